@@ -20,7 +20,7 @@ FAMILIES = {
     "products and experts": "matmul moe quantize",
     "rows and maps": "activation elementwise reduction",
     "sampling": "sampling",
-    "what kernels share": "common host pipeline probes ptx ranks validation",
+    "what kernels share": "common host pipeline probes ptx ranks tile validation",
     "plans, programs, recipes": "opfacade/plans opfacade/programs opfacade/recipes opfacade/models",
     "backends and selection": "opfacade/backends opfacade/jit opfacade/select opfacade/tune",
     "frameworks": "opfacade/compat opfacade/integrations opfacade/serving opfacade/torch_ops",

@@ -19,8 +19,8 @@ ROOT = Path(opfacade.__file__).parents[1]
 SERVICES = {"validation/index_check", "validation/value_check", "probes/hopper", "probes/link", "host/host"}
 SERVICES |= {"ranks/exchange", "ranks/merge_across", "ranks/sum_fold", "sampling/draw_listed", "sampling/list_shard"}
 SERVICES |= {"reduction/fold_spread"}
-# Lower first: wrappers of instructions, then code without an operator, then the page table of a cache.
-SHARED = ("ptx", "pipeline", "common", "paged")
+# Lower first: wrappers of instructions, rings and tiles, then other code without an operator, then the page table of a cache.
+SHARED = ("ptx", "pipeline", "tile", "common", "paged")
 # An include, or the header that a binding names for csrc/common/_binding.jinja to include.
 INCLUDE = re.compile(r'^\s*(?:#\s*include\s*|{% set params = )(["<])([^">{]+)', re.MULTILINE)
 DEVICE = [p for at in ("kernels", "csrc") for p in sorted((ROOT / at).rglob("*")) if p.suffix in (".cuh", ".h", ".jinja")]

@@ -5,6 +5,7 @@
 #include "kernels/matmul/staged_rows.cuh"
 #include "kernels/matmul/store_rows.cuh"
 #include "kernels/matmul/tiles.cuh"
+#include "kernels/tile/quad.cuh"
 
 namespace opfacade {
 
@@ -58,21 +59,6 @@ __device__ __forceinline__ void finish_block(const MatmulParams& p, const Tile& 
       Program::values(result, p, columns, tile.batch, row + 8 * half, column, left, sums[2 * half], sums[2 * half + 1]);
       Program::store(p, tile.batch, row + 8 * half, column, left, result);
     }
-  }
-}
-
-// Transposes 4 x 4 words in a quad: word i of thread t becomes word t of thread i.
-__device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
-  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, upper ? word[i] : word[i + 2], 2);
-    word[i] = upper ? theirs : word[i], word[i + 2] = upper ? word[i + 2] : theirs;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, odd ? word[i] : word[i + 1], 1);
-    word[i] = odd ? theirs : word[i], word[i + 1] = odd ? word[i + 1] : theirs;
   }
 }
 

@@ -1,7 +1,7 @@
 // Writes half the columns of an item's rows from accumulator fragments: final 16-bit elements, or f32 partials.
 #pragma once
 #include "kernels/mla/math.cuh"
-#include "kernels/common/quad.cuh"
+#include "kernels/tile/quad.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {

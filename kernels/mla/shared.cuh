@@ -17,8 +17,8 @@
 #include "kernels/attention/decode/output.cuh"
 #include "kernels/mla/params.h"
 #include "kernels/pipeline/work_queue.cuh"
+#include "kernels/tile/panel.cuh"
 #include "kernels/ptx/warpgroup.cuh"
-#include "kernels/ptx/wgmma.cuh"
 
 namespace opfacade {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/pipeline/ring.cuh"
 #include "kernels/ptx/warpgroup.cuh"
-#include "kernels/common/transpose_bytes.cuh"
+#include "kernels/tile/transpose_bytes.cuh"
 #include "kernels/ptx/wgmma_fp8.cuh"
 #include "kernels/probes/hopper_params.h"
 

@@ -1,6 +1,7 @@
 // Asynchronous warpgroup products (wgmma, sm_90a) of 64 x N x 16 with f32 accumulators. Operands are in shared memory; A may be
 // in registers (wgmma_registers.cuh). An operand consists of panels of 64 elements (128 bytes) a row. Eight rows form a
-// 1024-byte block, aligned to 1024 and swizzled by panel_address; the stride between blocks is arbitrary but constant.
+// 1024-byte block, aligned to 1024, in whose rows chunk c of 16 bytes is at c ^ row % 8; the stride between blocks is arbitrary
+// but constant.
 //
 // Thread (warp w, g = lane / 4, t = lane % 4) holds rows 16 w + g and 16 w + g + 8. d[4 j + 2 h + e] is column 8 j + 2 t + e of
 // row g + 8 h; a[2 c + h] packs columns 8 c + 2 t and + 1 of row g + 8 h. Packed accumulators of one product are the A operand
@@ -9,11 +10,6 @@
 #include "kernels/ptx/dtype.cuh"
 
 namespace opfacade {
-
-// Byte offset of a 16-byte chunk in a panel.
-__device__ __forceinline__ uint32_t panel_address(int row, int chunk) {
-  return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16));
-}
 
 // Matrix descriptor of an operand, as two words; only the low word contains the address.
 struct Descriptor {

@@ -8,7 +8,7 @@ import torch
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling
 from tests import emulator
 from tests.emulator import builds
-from tests.emulator.test_pipeline import pieces
+from tests.emulator.parts import library
 from tests.support.assemblers import any_assembler
 
 pytestmark = emulator.needed
@@ -26,7 +26,7 @@ RACES = (
 def runs(name, monkeypatch, watched):
     monkeypatch.setenv("SIMT_ORDER", watched)
     seen = torch.empty(32, dtype=torch.int32)
-    return getattr(pieces("order_pieces", *builds.WATCHED), f"run_{name}")(ctypes.c_void_p(seen.data_ptr()))
+    return getattr(library("order_pieces", *builds.WATCHED), f"run_{name}")(ctypes.c_void_p(seen.data_ptr()))
 
 
 @pytest.mark.parametrize("name", ORDERED)

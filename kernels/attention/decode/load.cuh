@@ -3,7 +3,7 @@
 // index of the next tile or item is loaded one step early, so that no copy waits for an index.
 #pragma once
 #include "kernels/attention/decode/output.cuh"
-#include "kernels/common/swizzle.cuh"
+#include "kernels/tile/swizzle.cuh"
 
 namespace opfacade {
 

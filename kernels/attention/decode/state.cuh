@@ -1,7 +1,7 @@
 // Registers of a decode warp: query heads as an mma fragment, and the online softmax of two heads per thread.
 #pragma once
 #include "kernels/attention/decode/load.cuh"
-#include "kernels/common/column.cuh"
+#include "kernels/tile/column.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/movmatrix.cuh"
 #include "kernels/common/softmax.cuh"

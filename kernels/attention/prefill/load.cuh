@@ -6,7 +6,7 @@
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/attention/q_transform.cuh"
 #include "kernels/common/softmax.cuh"
-#include "kernels/common/swizzle.cuh"
+#include "kernels/tile/swizzle.cuh"
 
 namespace opfacade {
 

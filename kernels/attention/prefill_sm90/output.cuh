@@ -4,7 +4,7 @@
 #pragma once
 #include "kernels/attention/prefill/finish.cuh"
 #include "kernels/attention/prefill_sm90/query.cuh"
-#include "kernels/common/quad.cuh"
+#include "kernels/tile/quad.cuh"
 #include "kernels/ptx/store.cuh"
 
 namespace opfacade {

@@ -7,6 +7,7 @@
 #include "kernels/attention/prefill_sm90/scheduler.cuh"
 #include "kernels/pipeline/work_queue.cuh"
 #include "kernels/ptx/wgmma_registers.cuh"
+#include "kernels/tile/panel.cuh"
 
 namespace opfacade {
 

@@ -4,7 +4,7 @@ import torch
 
 
 def panel_address(row, chunk):
-    """Byte offset of a 16-byte chunk in a panel of 128-byte rows: kernels/ptx/wgmma.cuh."""
+    """Byte offset of a 16-byte chunk in a panel of 128-byte rows: kernels/tile/panel.cuh."""
     return row * 128 + ((chunk ^ (row & 7)) * 16)
 
 
@@ -76,7 +76,7 @@ def operand_places(thread, register):
 
 
 def transposed_place(row):
-    """Where kernels/common/transpose_bytes.cuh puts the byte of a row of the tile."""
+    """Where kernels/tile/transpose_bytes.cuh puts the byte of a row of the tile."""
     return row & ~15 | (row >> 1 & 3) << 2 | (row >> 3 & 1) << 1 | row & 1
 
 

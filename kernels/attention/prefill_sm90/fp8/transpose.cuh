@@ -2,7 +2,7 @@
 // also handle masked tiles: slots outside the range become zeros, NaN inside it is reported.
 #pragma once
 #include "kernels/attention/prefill_sm90/tma_load.cuh"
-#include "kernels/common/transpose_bytes.cuh"
+#include "kernels/tile/transpose_bytes.cuh"
 
 namespace opfacade {
 

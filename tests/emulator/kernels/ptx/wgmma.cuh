@@ -5,7 +5,6 @@
 
 namespace opfacade {
 
-inline uint32_t panel_address(int row, int chunk) { return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) * 16)); }
 struct Descriptor {
   uint32_t low, high;
 };

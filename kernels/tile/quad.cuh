@@ -19,4 +19,19 @@ __device__ __forceinline__ void exchange_columns(const uint32_t (&first)[kWords]
 }
 __device__ __forceinline__ int exchanged_column() { return threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4; }
 
+// Transposes 4 x 4 words in a quad: word i of thread t becomes word t of thread i.
+__device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
+  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, upper ? word[i] : word[i + 2], 2);
+    word[i] = upper ? theirs : word[i], word[i + 2] = upper ? word[i + 2] : theirs;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, odd ? word[i] : word[i + 1], 1);
+    word[i] = odd ? theirs : word[i], word[i + 1] = odd ? word[i + 1] : theirs;
+  }
+}
+
 }  // namespace opfacade

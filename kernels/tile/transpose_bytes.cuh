@@ -7,7 +7,7 @@
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/mma.cuh"
-#include "kernels/ptx/wgmma.cuh"
+#include "kernels/tile/panel.cuh"
 
 namespace opfacade {
 
