@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/common/softmax.cuh"
+#include "kernels/tile/fragment.cuh"
 
 namespace opfacade {
 
@@ -44,8 +45,8 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
   float top = minus_infinity();
 #pragma unroll
   for (int i = 0; i < C::kTileKv / 2; i += 4) {
-    float pair[2] = {s[i + half * 2], s[i + half * 2 + 1]};
-    if constexpr (kLine) pair[0] = line(pair[0], half, i * 2), pair[1] = line(pair[1], half, i * 2 + 1);
+    float pair[2] = {s[i + row_index(half, 0)], s[i + row_index(half, 1)]};
+    if constexpr (kLine) pair[0] = line(pair[0], half, fragment_column(i)), pair[1] = line(pair[1], half, fragment_column(i + 1));
     top = i == 0 ? fmaxf(pair[0], pair[1]) : fmaxf(top, fmaxf(pair[0], pair[1]));
   }
   return quad_max(top);
@@ -94,7 +95,7 @@ __device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2]
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       float at = shift[i % 2];
-      if constexpr (kLine) at = fmaf(rise[i % 2], static_cast<float>(i / 2 * 8 + e), at);
+      if constexpr (kLine) at = fmaf(rise[i % 2], static_cast<float>(fragment_column(2 * i + e)), at);
       pair[e] = exp2_approx(fmaf(s[2 * i + e], factor[i % 2], at));
       parts[i % 2][e] += pair[e];
     }

@@ -47,7 +47,7 @@ __device__ __forceinline__ void compute_weights_fp8(const float (&s)[C::kTileKv 
     float w[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      w[j] = exp2_approx(fmaf(s[i / 2 * 8 + j / 2 * 4 + half * 2 + j % 2], exponent, shift[half]));
+      w[j] = exp2_approx(fmaf(s[i / 2 * 8 + row_index(half, j)], exponent, shift[half]));
       parts[half][j % 2] = i < 2 && j < 2 ? w[j] : parts[half][j % 2] + w[j];
     }
     weights[i] = E4M3::narrow(w[0], w[1]) | static_cast<uint32_t>(E4M3::narrow(w[2], w[3])) << 16;

@@ -13,8 +13,8 @@ __device__ __forceinline__ int lane_row() { return threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int lane_column() { return threadIdx.x % 4 * 2; }
 // This thread's first row of the 64 rows of its warpgroup.
 __device__ __forceinline__ int warpgroup_row() { return threadIdx.x % kWarpgroup / 32 * 16 + lane_row(); }
-// Of the four threads that share its rows, this is the first: it writes what is the same in all columns.
-__device__ __forceinline__ bool leads_row() { return threadIdx.x % 4 == 0; }
+// Whether a thread is the first of the four that share its rows: it writes what is the same in all columns.
+constexpr bool leads_row(uint32_t thread) { return thread % 4 == 0; }
 
 // The row (0 or 1) of element i, and its column from lane_column() on.
 constexpr int fragment_half(int i) { return i % 4 / 2; }

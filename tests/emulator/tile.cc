@@ -104,7 +104,7 @@ static void holders(const void* params) {
   float* out = static_cast<const Params*>(params)->out;
   for (int column = threadIdx.x; column < 64; column += blockDim.x)
     out[2 * column] = column_thread(column), out[2 * column + 1] = column_element(column);
-  if (threadIdx.x < 32) out[128 + threadIdx.x] = leads_row();
+  if (threadIdx.x < 32) out[128 + threadIdx.x] = leads_row(threadIdx.x);
 }
 
 // Of a row of 16 columns: its four words by thread after exchange_columns, and the first of the columns that they should be. Then

@@ -58,8 +58,8 @@ PREFILL_FAULTS = (
     gpu(
         "wgmma prefill, uneven: scores leave out what a key has more than a value",
         f"{K}/prefill_sm90/math.cuh",
-        "panel < WgmmaShared<C>::kPanels; ++panel) {\n    const Descriptor a",
-        "panel < C::kHeadDimVo / 64; ++panel) {\n    const Descriptor a",
+        "panel < WgmmaShared<C>::kPanels; ++panel) {\n    const Descriptors a",
+        "panel < C::kHeadDimVo / 64; ++panel) {\n    const Descriptors a",
         UNEVEN,
     ),
     gpu(

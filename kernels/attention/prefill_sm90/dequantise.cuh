@@ -150,7 +150,7 @@ struct Dequantiser {
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           const uint2 low = C::Kv::widen(raw[i - from][part].x), high = C::Kv::widen(raw[i - from][part].y);
-          store_shared_16(dst ^ part * 16, make_uint4(low.x, low.y, high.x, high.y));
+          store_shared_16(chunks_on(dst, part), make_uint4(low.x, low.y, high.x, high.y));
         }
       }
     }

@@ -107,7 +107,7 @@ struct Consumer {
   __device__ __forceinline__ void finish_scores(const VariantRows<C>& varied, int start, Scores& s) const {
     if constexpr (C::kSoftCap) {
 #pragma unroll
-      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, i % 4 / 2));
+      for (int i = 0; i < C::kTileKv / 2; ++i) s[i] = soft_capped(s[i], p.score.cap_in * score_factor<C>(smem, fragment_half(i)));
     }
     if constexpr (Variant<C>::kLogits && !Variant<C>::kLine) vary_scores<C>(p, varied, start, s);
     if constexpr (kHidesMore<C>) hide_keys<C>(shown, s);

@@ -1,9 +1,10 @@
 // Tile math of a consumer warpgroup: 64 rows of scores, online softmax, weights packed in registers. Fragment layout:
-// kernels/ptx/wgmma.cuh.
+// kernels/tile/fragment.cuh.
 #pragma once
 #include "kernels/attention/prefill/variant.cuh"
 #include "kernels/attention/prefill_sm90/shared_storage.cuh"
 #include "kernels/attention/lazy_softmax.cuh"
+#include "kernels/tile/fragment.cuh"
 
 namespace opfacade {
 
@@ -19,13 +20,13 @@ struct WgmmaRows {
   }
   __device__ __forceinline__ void rescale(const float (&factor)[2]) {
 #pragma unroll
-    for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
+    for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[fragment_half(i)];
   }
 };
 
 // Row of the row tile that accumulator elements 2 * half and 2 * half + 1 of this thread belong to.
 __device__ __forceinline__ int wgmma_row(int half) {
-  return (threadIdx.x - kWarpgroup) / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
+  return (threadIdx.x - kWarpgroup) / 32 * 16 + half * 8 + lane_row();
 }
 
 template <class C>
@@ -34,9 +35,9 @@ __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k, float (&s)[
   wgmma_fence();
 #pragma unroll
   for (int panel = 0; panel < WgmmaShared<C>::kPanels; ++panel) {
-    const Descriptor a = panel_descriptor(q + panel * WgmmaShared<C>::kQPanel, 1024, 0);
-    const Descriptor b = panel_descriptor(k + panel * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup, 0);
-    Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), panel > 0);
+    const Descriptors a = row_steps(q + panel * WgmmaShared<C>::kQPanel);
+    const Descriptors b = row_steps(k + panel * WgmmaShared<C>::kKvPanel, WgmmaShared<C>::kKvGroup);
+    Wgmma<typename C::T, C::kTileKv>::ss(s, a, b, panel > 0);
   }
   wgmma_commit();
 }
@@ -47,7 +48,7 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   constexpr int kGroup = WgmmaShared<C>::kKvGroup;
 #pragma unroll
   for (int key = 0; key < C::kTileKv; key += 64) {
-    const Descriptors b(panel_descriptor(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
+    const Descriptors b = group_steps(v + key / 8 * kGroup, kGroup, WgmmaShared<C>::kKvPanel);
     using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
     if (key + 64 <= C::kTileKv) Product::rs(o, weights + key / 4, b, true); else Product::rs_two(o, weights + key / 4, b);
   }
@@ -61,7 +62,7 @@ __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], 
 #pragma unroll 1
   for (int key = 0; key < C::kTileKv; key += kAtOnce, v += kAtOnce / 8 * kGroup) {
     wgmma_fence();
-    const Descriptors b(panel_descriptor(v, kGroup, WgmmaShared<C>::kKvPanel), 2 * kGroup);
+    const Descriptors b = group_steps(v, kGroup, WgmmaShared<C>::kKvPanel);
     using Product = WgmmaRegisters<typename C::T, C::kHeadDimVo>;
     if constexpr (kAtOnce == 64) Product::rs(o, weights, b, true); else Product::rs_two(o, weights, b);
     wgmma_commit();
@@ -74,17 +75,17 @@ __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], 
 
 template <class C>
 __device__ __forceinline__ void mask_keys(const PrefillParams& p, const Work& work, int start, float (&s)[C::kTileKv / 2]) {
-  const int column = start + threadIdx.x % 4 * 2;
+  const int column = start + lane_column();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const KvRange seen = row_range<C>(p, work.tile, work.range, wgmma_row(half));
     const int begin = seen.begin - column, end = seen.end - column;
 #pragma unroll
     for (int i = 0; i < C::kTileKv / 4; ++i) {
-      const int key = i / 2 * 8 + i % 2;
+      const int key = row_column(i);
       bool hidden = key >= end;
       if constexpr (C::kWindow || C::kSplit == SplitMode::kFixed) hidden |= key < begin;
-      if (hidden) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
+      if (hidden) s[row_index(half, i)] = minus_infinity();
     }
   }
 }
@@ -121,7 +122,7 @@ __device__ __forceinline__ void score_line(const PrefillParams& p, const Variant
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       line.scale[half] = p.score.cap_in;
-      line.start[half] = Variant<C>::start(rows[half], variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, 0));
+      line.start[half] = Variant<C>::start(rows[half], variant_key<C>(nullptr, start, lane_column(), 0));
       line.rise[half] = Variant<C>::rise(rows[half]);
     }
   }
@@ -166,8 +167,8 @@ __device__ __forceinline__ void apply_line(const LargeSlopeRows<C>& large_slope,
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < C::kTileKv / 4; ++i) {
-        float& score = s[i / 2 * 4 + half * 2 + i % 2];
-        if (large_slope.row[half] && score > minus_infinity()) score = line(score, half, i / 2 * 8 + i % 2);
+        float& score = s[row_index(half, i)];
+        if (large_slope.row[half] && score > minus_infinity()) score = line(score, half, row_column(i));
       }
       if (large_slope.row[half]) line.scale[half] = 1.f, line.start[half] = line.rise[half] = 0.f;
     }
@@ -182,8 +183,8 @@ __device__ __forceinline__ void vary_scores(const PrefillParams& p, const Varian
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int i = 0; i < C::kTileKv / 4; ++i) {
-      float& score = s[i / 2 * 4 + half * 2 + i % 2];
-      const auto key = variant_key<C>(nullptr, start, threadIdx.x % 4 * 2, i / 2 * 8 + i % 2);
+      float& score = s[row_index(half, i)];
+      const auto key = variant_key<C>(nullptr, start, lane_column(), row_column(i));
       score = Variant<C>::logits(score * p.score.cap_in, rows[half], key);
     }
   }
@@ -210,7 +211,7 @@ __device__ __forceinline__ void hide_keys(const WgmmaShown& shown, float (&s)[C:
   for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int i = 0; i < C::kTileKv / 4; ++i)
-      if ((shown[half] >> i & 1) == 0) s[i / 2 * 4 + half * 2 + i % 2] = minus_infinity();
+      if ((shown[half] >> i & 1) == 0) s[row_index(half, i)] = minus_infinity();
 }
 
 }  // namespace opfacade

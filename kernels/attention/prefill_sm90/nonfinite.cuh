@@ -7,7 +7,7 @@ namespace opfacade {
 
 template <class C>
 __device__ __forceinline__ uint32_t pair_address(int key, int block) {
-  return kv_place<C>(key, block) + threadIdx.x % 4 * 4;
+  return kv_place<C>(key, block) + 2 * lane_column();
 }
 
 // Calls add(block, key, sees, four) for each 8-column block of the output and each key of a tile: `sees` tells which of this
@@ -29,7 +29,7 @@ __device__ __forceinline__ void add_by_key(const PrefillParams& p, const Work& w
       for (int half = 0; half < 2; ++half) {
         sees[half] = start + key >= seen[half].begin && start + key < seen[half].end;
         if constexpr (kHidesMore<C>)  // the thread that holds this element has its bit
-          sees[half] = __shfl_sync(0xffffffffu, shown[half], (threadIdx.x & 28) + key % 8 / 2) >> (key / 8 * 2 + key % 2) & 1;
+          sees[half] = __shfl_sync(0xffffffffu, shown[half], (threadIdx.x & 28) + column_thread(key)) >> column_element(key) & 1;
       }
       add(block, key, sees, four);
     }

@@ -18,7 +18,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
     const bool mine = row < work.tile.rows;
     const StoredAs as(mine, p.o_aligned);
     char* dst = static_cast<char*>(p.o) + row_in_o<C>(p, work, mine ? row : 0, p.o_row_stride, p.o_head_stride);
-    dst += (kFp8Products<C> ? threadIdx.x % 4 * 4 : exchanged_column()) * 2;
+    dst += (kFp8Products<C> ? 2 * lane_column() : exchanged_column()) * 2;
 #pragma unroll
     for (int block = 0; block < C::kHeadDimVo / 8; block += 2, dst += 32) {
       const float* pair = &o[block * 4 + half * 2];
@@ -33,7 +33,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
       store_halves_4(dst, make_uint2(four[0], four[1]), as);
     }
     if constexpr (C::kReturnLse)
-      if (mine && threadIdx.x % 4 == 0)
+      if (mine && leads_row(threadIdx.x))
         p.lse[row_in_o<C>(p, work, row, p.heads, 1)] = lse[half];
   }
 }
@@ -53,10 +53,10 @@ __device__ __forceinline__ void write_partial(const PrefillParams& p, const Work
     const int row = wgmma_row(half);
     if (row >= work.tile.rows) continue;
     const int64_t at = partial_row<C>(p, work, row);
-    if (threadIdx.x % 4 == 0) p.partial_lse[at] = lse[half];
+    if (leads_row(threadIdx.x)) p.partial_lse[at] = lse[half];
     // The merge launch never reads o of an empty partial; add_partials reads it and multiplies by 0, so it must be finite.
     if (kMergesLater<C> && lse[half] == minus_infinity()) continue;
-    float* dst = p.partial_o + at * C::kHeadDimVo + threadIdx.x % 4 * (kFp8Products<C> ? 4 : 2);
+    float* dst = p.partial_o + at * C::kHeadDimVo + lane_column() * (kFp8Products<C> ? 2 : 1);
 #pragma unroll
     for (int block = 0; block < C::kHeadDimVo / 8; block += 2) {
       const float* pair = &o[block * 4 + half * 2];
@@ -84,7 +84,7 @@ __device__ __forceinline__ void write_group(const PrefillParams& p, const Work& 
     lse[half] = sunk.lse;
   }
 #pragma unroll
-  for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[i % 4 / 2];
+  for (int i = 0; i < C::kHeadDimVo / 2; ++i) o[i] *= factor[fragment_half(i)];
   if constexpr (kMergesLater<C>) {
     write_partial<C>(p, work, o, lse);
   } else if (rarely(!uncut)) {

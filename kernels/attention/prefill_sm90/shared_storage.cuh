@@ -197,7 +197,7 @@ __device__ __forceinline__ bool read_nonfinite(WgmmaShared<C>& smem, int stage) 
 template <class C>
 __device__ __forceinline__ uint32_t kv_place(int token, int chunk) {
   using Shared = WgmmaShared<C>;
-  return chunk / 8 * Shared::kKvPanel + token / 8 * Shared::kKvGroup + panel_address(token % 8, chunk % 8);
+  return panels_address(token, chunk, Shared::kKvPanel, Shared::kKvGroup);
 }
 
 template <class C>

@@ -25,7 +25,7 @@ struct Fp8Consumer : Consumer<C> {
     factor = never_zero((q_scale == nullptr ? 1.f : q_scale[work.head * q_scale_stride]) * key);
     exponent = p.score.log2_scale * (C::kSoftCap ? 1.f : factor);
     unsigned char* rows = smem.q[queries.stage] + group * 64 * 128;
-    q = panel_descriptor(smem_address(rows), 1024, 0).low;
+    q = row_descriptor(smem_address(rows)).low;
     queries.wait_full(smem.q_full);
     if (p.score.q_transform == QTransform::kNone) return;
     transform_fp8_queries<C>(rows, p.score.q_transform);

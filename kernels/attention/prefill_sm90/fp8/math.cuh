@@ -19,8 +19,8 @@ __device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (
   static_assert(WgmmaShared<C>::kPanels == 1, "a row of q is one panel");
   asm volatile("" : "+r"(q));  // otherwise every descriptor stays in registers across tiles
   wgmma_fence();
-  const Descriptor a = {q, panel_descriptor(0, 1024, 0).high}, b = panel_descriptor(k, WgmmaShared<C>::kKvGroup, 0);
-  Wgmma<typename C::T, C::kTileKv>::ss(s, Descriptors(a, 32), Descriptors(b, 32), false);
+  const Descriptors a({q, row_descriptor(0).high}, 32), b = row_steps(k, WgmmaShared<C>::kKvGroup);
+  Wgmma<typename C::T, C::kTileKv>::ss(s, a, b, false);
   wgmma_commit();
 }
 
@@ -28,9 +28,8 @@ __device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (
 template <class C>
 __device__ __forceinline__ void issue_tile(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, TileOutput<C>& t) {
   wgmma_fence();
-  const Descriptor b = panel_descriptor(v, 1024, 0);
   static_assert(C::kTileKv == 32 * kWgmmaSteps, "all keys of a tile");
-  WgmmaRegisters<typename C::T, C::kHeadDim>::rs(t, weights, Descriptors(b, 32), false);
+  WgmmaRegisters<typename C::T, C::kHeadDim>::rs(t, weights, row_steps(v), false);
   wgmma_commit();
 }
 
@@ -59,8 +58,8 @@ __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& 
     const int place = transposed_place(key);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = block * 8 + threadIdx.x % 4 * 2 + i % 2;
-      const unsigned char value = v[row * 128 + panel_address(0, place / 16 ^ (row & 7)) + place % 16];
+      const int row = block * 8 + lane_column() + i % 2;
+      const unsigned char value = v[panel_address(row, place / 16) + place % 16];
       if ((value & 0x7f) == 0x7f && sees[i / 2]) four[i] = __int_as_float(0x7fffffff);
     }
   });

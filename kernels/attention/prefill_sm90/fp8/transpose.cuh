@@ -15,7 +15,7 @@ __device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
   uint32_t flags = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int key = first + i / 2 * 8 + i % 2;
+    const int key = first + row_column(i);
     if (key >= inside.begin && key < inside.end) flags |= 0x80u << 8 * i;
   }
   return bytes_mask(flags);
@@ -27,7 +27,7 @@ __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int
   uint32_t found = 0;
 #pragma unroll 1
   for (int keys = first; keys < first + C::kTileKv / kTileWarps<C>; keys += 32) {
-    const int mine = keys + threadIdx.x % 4 * 2;
+    const int mine = keys + lane_column();
     const uint32_t kept[2] = {keys_inside(mine, inside), keys_inside(mine + 16, inside)};
 #pragma unroll 1
     for (int columns = 0; columns < C::kHeadDim; columns += 16) {
