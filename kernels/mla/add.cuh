@@ -33,7 +33,7 @@ struct MlaValueGroup {
   __device__ __forceinline__ void rescale(MlaHalf& o) const {
     const float factor[2] = {smem.factor[buffer.stage][mla_row()], smem.factor[buffer.stage][mla_row() + 8]};
 #pragma unroll
-    for (int i = 0; i < kMlaLatent / 8; ++i) o[0][i] *= factor[i % 4 / 2], o[1][i] *= factor[i % 4 / 2];
+    for (int i = 0; i < kMlaLatent / 8; ++i) o[0][i] *= factor[fragment_half(i)], o[1][i] *= factor[fragment_half(i)];
   }
 
   __device__ __forceinline__ void accumulate_tiles(int tiles, MlaHalf& o) {

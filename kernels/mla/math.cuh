@@ -1,6 +1,6 @@
 // Tile math of the consumers: scores of 64 heads and 32 tokens over 576 columns, softmax weights, half the columns of the
 // values.
-// Fragment layout: kernels/ptx/wgmma.cuh.
+// Fragment layout: kernels/tile/fragment.cuh.
 #pragma once
 #include "kernels/mla/shared.cuh"
 #include "kernels/attention/lazy_softmax.cuh"
@@ -22,19 +22,20 @@ struct MlaSpan {
 
 __device__ __forceinline__ int mla_warp() { return threadIdx.x % kWarpgroup / 32; }
 // This thread's first row; the second is row + 8.
-__device__ __forceinline__ int mla_row() { return mla_warp() * 16 + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int mla_row() { return mla_warp() * 16 + lane_row(); }
 
 static_assert(kMlaKeys == 32, "a tile of values is two steps");
 
 // Loads this warp's query rows from their stage: four 8 x 8 matrices an ldmatrix.
 __device__ __forceinline__ void read_queries(uint32_t stage, MlaQueries& q) {
-  const int lane = threadIdx.x % 32, row = mla_warp() * 16 % kMlaKeys + lane % 16;
+  const LaneChunk at = down_first();
+  const int row = mla_warp() * 16 % kMlaKeys + at.row;
 #pragma unroll
   for (int panel = 0; panel < kMlaKept; ++panel)
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       uint32_t four[4];
-      ldmatrix_x4(four, stage + panel * kMlaToQueryPanel + panel_address(row, step * 2 + lane / 16));
+      ldmatrix_x4(four, stage + panel * kMlaToQueryPanel + panel_address(row, step * 2 + at.chunk));
 #pragma unroll
       for (int i = 0; i < 4; ++i) q[panel * 16 + step * 4 + i] = four[i];
     }
@@ -57,8 +58,8 @@ __device__ __forceinline__ void copy_queries(uint32_t stage, uint32_t to) {
 template <class C>
 __device__ __forceinline__ void issue_scores(const MlaQueries& q, uint32_t more_q, uint32_t k, MlaScores& s) {
   using T = typename C::T;
-  Descriptor rows = panel_descriptor(more_q, 1024, 0), latent = panel_descriptor(k, kMlaToGroup, 0);
-  const uint32_t of_rotated = panel_descriptor(0, 1024, 0).high;
+  Descriptor rows = row_descriptor(more_q), latent = row_descriptor(k, kMlaToGroup);
+  const uint32_t of_rotated = row_descriptor(0).high;
   asm volatile("" : "+r"(rows.low), "+r"(latent.low));
   wgmma_fence();
 #pragma unroll
@@ -80,11 +81,11 @@ __device__ __forceinline__ void issue_scores(const MlaQueries& q, uint32_t more_
 template <class C>
 __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHalf& o) {
   asm volatile("" : "+r"(weights), "+r"(v));
-  const Descriptors a(panel_descriptor(weights, 1024, 0), 32);
+  const Descriptors a = row_steps(weights);
   wgmma_fence();
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    const Descriptors b(panel_descriptor(v + side * 2 * kMlaToPanel, kMlaToGroup, kMlaToPanel), 2 * kMlaToGroup);
+    const Descriptors b = group_steps(v + side * 2 * kMlaToPanel, kMlaToGroup, kMlaToPanel);
     Wgmma<typename C::T, kMlaLatent / 4>::st_two(o[side], a, b);
   }
   wgmma_commit();
@@ -106,11 +107,11 @@ __device__ __forceinline__ void transform_scores(QTransform transform, MlaScores
   for (int i = 0; i < kMlaKeys / 2; ++i) s[i] *= sign;
 }
 __device__ __forceinline__ void mask_scores(const MlaSpan& item, int start, MlaScores& s) {
-  const int column = start + threadIdx.x % 4 * 2;
+  const int column = start + lane_column();
   const int begin = max(item.first_key - column, 0), count = max(item.end - column - begin, 0);
 #pragma unroll
   for (int i = 0; i < kMlaKeys / 2; ++i)
-    if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
+    if (static_cast<unsigned>(fragment_column(i) - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
 }
 
 // Keys [begin, end) of an item that one of its rows sees, where query rows see different ones.
@@ -158,20 +159,20 @@ __device__ __forceinline__ void isolate_nonfinite(const SeenKeys& item, const Se
   found = nonfinite[0] | nonfinite[1] | nonfinite[2] | nonfinite[3];
 #pragma unroll
   for (int i = 0; i < kMlaKeys / 2; ++i)
-    if (found >> (threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2) & 1) s[i] = __uint_as_float(0x7fc00000u);
+    if (found >> (lane_column() + fragment_column(i)) & 1) s[i] = __uint_as_float(0x7fc00000u);
 }
 
 // Several query rows: hides the keys that a row does not see.
 template <class C>
 __device__ __forceinline__ void mask_rows(const DecodeParams& p, const MlaSpan& item, int start, MlaScores& s) {
-  const int column = start + threadIdx.x % 4 * 2;
+  const int column = start + lane_column();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const SeenKeys seen = seen_keys<C>(p, item, mla_row() + half * 8);
     const int begin = max(seen.begin - column, 0), count = max(seen.end - column - begin, 0);
 #pragma unroll
     for (int i = half * 2; i < kMlaKeys / 2; i += i % 2 == 0 ? 1 : 3)
-      if (static_cast<unsigned>(i / 4 * 8 + i % 2 - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
+      if (static_cast<unsigned>(fragment_column(i) - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
   }
 }
 
@@ -203,14 +204,14 @@ __device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSp
 
 // Address of this thread's row of four matrices in a weight panel. XOR of address bits selects the matrices and the panel half.
 __device__ __forceinline__ uint32_t weights_at(uint32_t panel) {
-  const int lane = threadIdx.x % 32;
-  return panel + panel_address(mla_warp() * 16 + lane % 16, lane / 16);
+  const LaneChunk at = down_first();
+  return panel + panel_address(mla_warp() * 16 + at.row, at.chunk);
 }
 __device__ __forceinline__ void store_weights(uint32_t at, int buffer, const MlaWeights& weights) {
 #pragma unroll
   for (int i = 0; i < kMlaKeys / 4; i += 4) {
     const uint32_t four[4] = {weights[i], weights[i + 1], weights[i + 2], weights[i + 3]};
-    stmatrix_x4(at ^ (buffer * 64 + i * 8), four);
+    stmatrix_x4(chunks_on(at, buffer * 4 + i / 2), four);
   }
 }
 

@@ -50,7 +50,7 @@ __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork&
   const int column = half * kMlaLatent / 2;
 #pragma unroll 1
   for (int row = mla_row(), left = 2; left > 0; --left, row += 8) {
-    const bool mine = row < num_rows<C>(work.item), first = mine && half == 0 && threadIdx.x % 4 == 0;
+    const bool mine = row < num_rows<C>(work.item), first = mine && half == 0 && leads_row(threadIdx.x);
     float factor = reciprocal_or_zero(sum[row]);
     const float lse = row_lse(base[row], sum[row], p.score.scale);
     const bool unsplit = rows.is_unsplit();

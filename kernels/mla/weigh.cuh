@@ -46,7 +46,7 @@ struct MlaScoreGroup {
   __device__ __forceinline__ void publish_factor(const float (&factor)[2]) const {
     buffer.wait_empty(smem.weights_empty);
     if (lane == 0) smem.rescaled_at[buffer.stage][mla_warp()] = tile;
-    if (lane % 4 == 0) {
+    if (leads_row(lane)) {
       smem.factor[buffer.stage][mla_row()] = factor[0];
       smem.factor[buffer.stage][mla_row() + 8] = factor[1];
     }
@@ -110,7 +110,7 @@ struct MlaScoreGroup {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = quad_sum(scale.sum[half]);
-      if (threadIdx.x % 4 == 0) {
+      if (leads_row(threadIdx.x)) {
         smem.base[slot][mla_row() + half * 8] = scale.base[half];
         smem.sum[slot][mla_row() + half * 8] = sum;
       }
