@@ -12,7 +12,7 @@ from opfacade.core import build_errors, opaque, plan_handles, written
 from opfacade.core.call_issues import call_issues
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import require_memory
-from opfacade.core.construction import fill, immutable, not_called
+from opfacade.core.construction import filler, immutable, not_called
 from opfacade.core.descriptor import Args, ArgsT, Descriptor
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.launch_errors import BegunError, device_error
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 _MAX_CACHED = 4096
 
 PlanT = TypeVar("PlanT", bound="Plan[Any]")
+_FACTS = (
+    "descriptor", "handle", "preference", "target", "sku", "workspace_size", "_admitted", "_crosscheck",
+    "_guard", "_candidate", "_operands", "_count", "_count_select", "_replay", "_fast", "_launch", "_lock", "_wrote",
+)  # fmt: skip
 _selected: dict[Any, Plan[Any]] = {}
 _selecting = ForkLock()
 
@@ -85,7 +89,7 @@ class Plan(Generic[ArgsT]):
     _fast: Callable[[Any, Any, bool], bool]
     _guard: validation.Guard | None
     _launch: Launcher | None
-    _lock: ForkLock
+    _lock: ForkLock | None
     _operands: Mapping[str, TensorSpec]
     _replay: Callable[..., Any]
     _wrote: Callable[[Any], None]
@@ -145,28 +149,11 @@ class Plan(Generic[ArgsT]):
         assert option.workspace_size is not None
         plan = object.__new__(cls)
         stats, level = telemetry.stats(option.sku.id), validation.level()
-        operands = option.candidate.operands(descriptor)
-        facts = {
-            "descriptor": descriptor,
-            "handle": plan_handles.give(plan, descriptor, preference, target, option.sku.id),
-            "preference": preference,
-            "target": target,
-            "sku": option.sku,
-            "workspace_size": option.workspace_size,
-            "_candidate": option.candidate,
-            "_operands": operands,
-            "_count": stats.runs.add,
-            "_count_select": stats.selects.add,
-            "_crosscheck": env.crosscheck(),
-            "_guard": validation.guard(level, descriptor, option.sku, preference.jit == "build"),
-            "_launch": None,
-            "_replay": NO_FAST_PATHS.replay,
-            "_fast": NO_FAST_PATHS.fast,
-            "_lock": ForkLock(),
-            "_wrote": written.nothing,
-            "_admitted": level == "off",
-        }
-        fill(plan, facts)
+        handle = plan_handles.give(plan, descriptor, preference, target, option.sku.id)
+        guard = validation.guard(level, descriptor, option.sku, preference.jit == "build")
+        given = (descriptor, handle, preference, target, option.sku, option.workspace_size, level == "off", env.crosscheck())
+        counts = (guard, option.candidate, option.candidate.operands(descriptor), stats.runs.add, stats.selects.add)
+        _fill(plan, (*given, *counts, *NO_FAST_PATHS, None, None, written.nothing))
         return plan
 
     @property
@@ -229,7 +216,10 @@ class Plan(Generic[ArgsT]):
         return jit.cache_state_for_plan(*specs) if (specs := self.jit_specs) else "none"
 
     def _load(self, device: torch.device | None = None) -> Launcher:
-        with telemetry.held_back(), self._lock, build_errors.of_problem(self.descriptor), capture.current(device):
+        with _selecting:  # few of the plans that are selected are run
+            lock = self._lock or ForkLock()
+            object.__setattr__(self, "_lock", lock)
+        with telemetry.held_back(), lock, build_errors.of_problem(self.descriptor), capture.current(device):
             if self._launch is not None:
                 return self._launch
             if self.sku.backend == "cuda":
@@ -297,3 +287,6 @@ class Plan(Generic[ArgsT]):
         import torch
 
         return torch.empty(self.workspace_size, dtype=torch.uint8, device=getattr(args, next(iter(self._operands))).device)
+
+
+_fill = filler(Plan, _FACTS)

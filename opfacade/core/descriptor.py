@@ -62,13 +62,13 @@ ArgsT = TypeVar("ArgsT", bound=Args)
 
 class SpecializationKey:
     """Specialization key: shared by all descriptors that differ only in sizes. example: the first descriptor with this key.
-    flat: whether all of these sizes are fields of the descriptor itself; None: not known yet."""
+    text: the JSON with %s for each size, if all sizes are fields of the descriptor itself, else ""; None: not known yet."""
 
-    __slots__ = ("example", "flat")
+    __slots__ = ("example", "text")
 
     def __init__(self, example: Descriptor[Any]) -> None:
         self.example = example
-        self.flat: bool | None = None
+        self.text: str | None = None
 
 
 class Descriptor(Written, Generic[ArgsT]):

@@ -12,7 +12,7 @@ import operator
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from opfacade.core import opaque
 from opfacade.core.answer_cache import AnswerCache
@@ -24,10 +24,18 @@ from opfacade.errors import PlanStateError
 _LEAST = 2  # torch.compile specializes graphs on 0 and on 1
 _MOST = 2**62  # torch's SymInts are i64
 _SHOWN = 5
+_NUMBERS = frozenset({int})
 _WRITTEN = frozenset({int, tuple, type(None)})  # types of size fields: a number, a shape, or a bound that is None
-_plans: dict[int, tuple[weakref.ref[Any], ...]] = {}  # equal plans have the same handle
 
 
+class _Weak(weakref.ref[Any]):
+    """A reference to a plan, which leaves `_plans` with it."""
+
+    __slots__ = ("handle",)
+    handle: int
+
+
+_plans: dict[int, tuple[_Weak, ...]] = {}  # equal plans have the same handle
 _texts: AnswerCache[str] = AnswerCache()
 
 
@@ -44,25 +52,41 @@ def give(plan: object, descriptor: Descriptor[Any], preference: Preference, targ
 def text_of(descriptor: Descriptor[Any]) -> str:
     """The canonical JSON of a descriptor, with spaces in its shape. For a new size, only the size fields are formatted
     again."""
-    fields, kind = descriptor.__dict__, type(descriptor)
-    names, others_of, own_alone = _split_fields(kind)
-    sizes = [fields[name] for name in names]
-    if not _WRITTEN.issuperset(map(type, sizes)):
-        return descriptor.canonical_json()
-    values = tuple(["null" if size is None else list(size) if type(size) is tuple else size for size in sizes])
-    same = descriptor.specialization
-    if same.flat is None:
-        same.flat = own_alone and descriptor.without_sizes() == others_of(fields)
-    key = same if same.flat else (kind, others_of(fields))
-    return _texts.get(key, lambda: _template(descriptor, names)) % values
+    fields, split, same = descriptor.__dict__, _split_fields(type(descriptor)), descriptor.specialization
+    sizes = split.sizes_of(fields)
+    if not _NUMBERS.issuperset(map(type, sizes)):
+        if not _WRITTEN.issuperset(map(type, sizes)):
+            return descriptor.canonical_json()
+        sizes = tuple(["null" if size is None else list(size) if type(size) is tuple else size for size in sizes])
+    if same.text is None:
+        flat = split.own_alone and descriptor.without_sizes() == split.others_of(fields)
+        same.text = _template(descriptor, split.names) if flat else ""
+    template = same.text or _texts.get((type(descriptor), split.others_of(fields)), lambda: _template(descriptor, split.names))
+    return template % sizes
+
+
+class _Split(NamedTuple):
+    """names: sorted names of the size fields, which are written as they are; sizes_of, others_of: getters of their values and
+    of all other fields. own_alone: whether the size fields are exactly `sizes`. The others include a size field that is absent
+    from the JSON at its default."""
+
+    names: Sequence[str]
+    sizes_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+    others_of: Callable[[dict[str, Any]], Any]
+    own_alone: bool
 
 
 @lru_cache(maxsize=256)
-def _split_fields(kind: type[Descriptor[Any]]) -> tuple[list[str], Callable[[dict[str, Any]], Any], bool]:
-    """Sorted names of the size fields, which are written as they are, a getter of all other fields, and whether the size fields
-    are exactly `sizes`. The others include a size field that is absent from the JSON at its default."""
+def _split_fields(kind: type[Descriptor[Any]]) -> _Split:
     sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
-    return sorted(sizes), operator.itemgetter(*[name for name in kind.model_fields if name not in sizes]), sizes == kind.sizes
+    others = operator.itemgetter(*[name for name in kind.model_fields if name not in sizes])
+    return _Split(sorted(sizes), _tuple_of(sorted(sizes)), others, sizes == kind.sizes)
+
+
+def _tuple_of(names: Sequence[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    if len(names) > 1:
+        return operator.itemgetter(*names)
+    return (lambda fields: (fields[names[0]],)) if names else lambda fields: ()
 
 
 def _template(descriptor: Descriptor[Any], sizes: Sequence[str]) -> str:
@@ -78,15 +102,17 @@ def _escaped(value: object) -> str:
 
 def add(handle: int, plan: object) -> None:
     """Registers a handle from another process for this plan."""
+    made = _Weak(plan, _forget)
+    made.handle = handle
+    _plans[handle] = (*_plans[handle], made) if handle in _plans else (made,)
 
-    def forget(dead: weakref.ref[Any]) -> None:
-        left = tuple(ref for ref in _plans.get(handle, ()) if ref is not dead)
-        if left:
-            _plans[handle] = left
-        else:
-            _plans.pop(handle, None)
 
-    _plans[handle] = (*_plans.get(handle, ()), weakref.ref(plan, forget))
+def _forget(dead: _Weak) -> None:
+    left = tuple(ref for ref in _plans.get(dead.handle, ()) if ref is not dead)
+    if left:
+        _plans[dead.handle] = left
+    else:
+        _plans.pop(dead.handle, None)
 
 
 @lru_cache(maxsize=64)

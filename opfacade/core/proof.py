@@ -10,28 +10,29 @@ ATOMS = frozenset({bool, int, float, str, type(None)})  # values without parts
 
 
 class Proof(NamedTuple):
-    """Snapshot of the fields of a validated model and of the models in it."""
+    """Snapshot of the fields of a validated model and of the models in it: names and values."""
 
     kind: type[object]
-    fields: dict[str, Any]
-    inner: list[tuple[object, dict[str, Any]]]
+    names: list[str]
+    values: list[Any]
+    inner: list[tuple[object, list[str], list[Any]]]
 
     def holds_for(self, model: object) -> bool:
-        if type(model) is not self.kind or not _identical(self.fields, model.__dict__):
+        fields = model.__dict__
+        if type(model) is not self.kind or [*fields] != self.names or not all(map(operator.is_, self.values, fields.values())):
             return False
-        changed = [part for part, fields in self.inner if not _identical(fields, part.__dict__)]  # faster than all()
-        return not changed
+        for part, names, values in self.inner:
+            fields = part.__dict__
+            if [*fields] != names or not all(map(operator.is_, values, fields.values())):
+                return False
+        return True
 
 
 def proof_of(validated: object, kind: type[object]) -> Proof:
     """kind: the base class of models. The snapshot does not contain the model itself."""
-    fields = validated.__dict__.copy()
-    inner = [(part, part.__dict__.copy()) for part in _models_in(fields.values(), kind)]
-    return Proof(type(validated), fields, inner)
-
-
-def _identical(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return list(one) == list(other) and all(map(operator.is_, one.values(), other.values()))
+    fields = validated.__dict__
+    inner = [(part, [*part.__dict__], [*part.__dict__.values()]) for part in _models_in(fields.values(), kind)]
+    return Proof(type(validated), [*fields], [*fields.values()], inner)
 
 
 def _models_in(values: Iterable[object], kind: type[object]) -> list[object]:

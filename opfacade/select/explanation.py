@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.preference import DEFAULT, Preference
@@ -83,6 +83,15 @@ class Explanation:
         return json.dumps(self.as_dict(), indent=2)
 
 
+class Answer(NamedTuple):
+    """The validated descriptor and preference, and the options."""
+
+    descriptor: Descriptor[Any]
+    preference: Preference
+    target: Target
+    options: tuple[Option, ...]
+
+
 def answer(
     name: str,
     descriptor: Descriptor[Any],
@@ -91,7 +100,7 @@ def answer(
     pins: Pins | None = None,
     args_type: type[Args] | None = None,
     every: bool = True,
-) -> Explanation:
+) -> Answer:
     """The chosen option and the refusals with their reasons: shared by `select` and `explain`.
 
     pins: None: the pins of the process. args_type: that of a named plan, which accepts no other descriptor. every: also surveys
@@ -103,9 +112,9 @@ def answer(
     require_known_names(checked.op, preference)
     given = in_force(checked, preference, target) if pins is None else pins
     ask = survey if every else survey_to_chosen
-    found = Explanation(checked, preference, target, ask(checked, preference, target, given))
-    target_notes.warn(checked.op, target, found.options)
-    return found
+    options = ask(checked, preference, target, given)
+    target_notes.warn(checked.op, target, options)
+    return Answer(checked, preference, target, options)
 
 
 def explain(
@@ -117,4 +126,4 @@ def explain(
     with Preference(autotune="use"), its measurements; `select.pins.NO_PINS`: neither. Raises the errors of `select` except
     UnsupportedError: if no candidate fits, `chosen` is None and `options` holds the reasons.
     """
-    return answer("explain", descriptor, prefer, Target.current() if target is None else target, pins)
+    return Explanation(*answer("explain", descriptor, prefer, Target.current() if target is None else target, pins))

@@ -19,12 +19,18 @@ def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
     if target.sm_version > NEWEST_TUNED:
         yield f"not tuned for {target.arch}: no kernel was measured on an architecture after sm_{NEWEST_TUNED}a."
     for option in options:
-        if option.reasons and any(reason.code != COMPILER_TOO_OLD for reason in option.reasons):
-            continue
         for reason in option.reasons:
-            here = f"this machine's {reason.field} {reason.got} miscompiles it ({reason.allowed} does not)"
-            yield f"{op} on {target.arch}: {option.name} would be chosen, but {here}. {reason.hint} [{reason.code}]"
-        return
+            if reason.code != COMPILER_TOO_OLD:
+                break
+        else:
+            yield from _of_compiler(op, target, option)
+            return
+
+
+def _of_compiler(op: str, target: Target, option: Option) -> Iterator[str]:
+    for reason in option.reasons:
+        here = f"this machine's {reason.field} {reason.got} miscompiles it ({reason.allowed} does not)"
+        yield f"{op} on {target.arch}: {option.name} would be chosen, but {here}. {reason.hint} [{reason.code}]"
 
 
 def warn(op: str, target: Target, options: Sequence[Option]) -> None:
