@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,6 +71,8 @@ class Candidate:
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
     None if it takes all operands that the descriptor permits. Calls are checked against these operands.
     size_free: whether refusals, SKU and workspace are the same for all problems of one specialization key.
+    by_rows: (problem, target) -> a function of total_num_rows: of problems that differ in their rows alone, those with equal
+    results have the same refusals, SKU and workspace; None if rows determine more.
     """
 
     backend: str
@@ -88,6 +90,7 @@ class Candidate:
     allocates: bool = False
     synchronises: bool = False
     size_free: bool = False
+    by_rows: Callable[[Any, Target], Callable[[int], Hashable] | None] | None = None
 
     @property
     def compiles(self) -> bool:
@@ -158,6 +161,7 @@ def with_config(
         parts=None if parts is None else lambda descriptor, target: parts(other(descriptor), target),
         config=config,
         size_free=False,
+        by_rows=None,
     )
 
 

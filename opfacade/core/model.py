@@ -205,7 +205,7 @@ class Model(_Base):
         """Field values without the dynamic sizes, recursively; equal values mean the same specialization."""
         values = _getter_without_sizes(type(self))(self.__dict__)
         others = {*map(type, values)} - ATOMS
-        if not any(issubclass(kind, Model) and kind.sizes for kind in others):
+        if not others or not any(map(_is_sized, others)):
             return values
         return tuple([value if type(value) in ATOMS else _without_sizes(value) for value in values])
 
@@ -245,6 +245,11 @@ class Model(_Base):
 @lru_cache(maxsize=256)
 def _getter_without_sizes(kind: type[Model]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     return operator.itemgetter(*(name for name in kind.model_fields if name not in kind.sizes))
+
+
+@lru_cache(maxsize=1024)
+def _is_sized(kind: type[object]) -> bool:
+    return issubclass(kind, Model) and bool(kind.sizes)
 
 
 def _without_sizes(value: object) -> object:

@@ -10,13 +10,14 @@ import hashlib
 import json
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from opfacade.core import opaque
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import Descriptor
+from opfacade.core.model import Model
 from opfacade.core.preference import DEFAULT, Preference
 from opfacade.core.target import Target
 from opfacade.errors import PlanStateError
@@ -24,8 +25,8 @@ from opfacade.errors import PlanStateError
 _LEAST = 2  # torch.compile specializes graphs on 0 and on 1
 _MOST = 2**62  # torch's SymInts are i64
 _SHOWN = 5
-_NUMBERS = frozenset({int})
-_WRITTEN = frozenset({int, tuple, type(None)})  # types of size fields: a number, a shape, or a bound that is None
+_NUMBERS = frozenset({int, float})
+_WRITTEN = _NUMBERS | {tuple, type(None)}  # types of size fields: a number, a shape, or a bound that is None
 
 
 class _Weak(weakref.ref[Any]):
@@ -52,38 +53,54 @@ def give(plan: object, descriptor: Descriptor[Any], preference: Preference, targ
 def text_of(descriptor: Descriptor[Any]) -> str:
     """The canonical JSON of a descriptor, with spaces in its shape. For a new size, only the size fields are formatted
     again."""
-    fields, split, same = descriptor.__dict__, _split_fields(type(descriptor)), descriptor.specialization
+    fields, split = descriptor.__dict__, _split_fields(type(descriptor))
     sizes = split.sizes_of(fields)
     if not _NUMBERS.issuperset(map(type, sizes)):
         if not _WRITTEN.issuperset(map(type, sizes)):
             return descriptor.canonical_json()
         sizes = tuple(["null" if size is None else list(size) if type(size) is tuple else size for size in sizes])
-    if same.text is None:
-        flat = split.own_alone and descriptor.without_sizes() == split.others_of(fields)
-        same.text = _template(descriptor, split.names) if flat else ""
-    template = same.text or _texts.get((type(descriptor), split.others_of(fields)), lambda: _template(descriptor, split.names))
-    return template % sizes
+    if split.others_of is not None:
+        key: Hashable = type(descriptor), split.others_of(fields)
+    else:
+        same = descriptor.specialization
+        if same.text is not None:
+            return same.text % sizes
+        if same.more_of is None:
+            same.more_of = _more_of(descriptor, split.names)
+        key = same, same.more_of(fields)
+    return _texts.get(key, lambda: _template(descriptor, split.names)) % sizes
+
+
+Values = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
 class _Split(NamedTuple):
-    """names: sorted names of the size fields, which are written as they are; sizes_of, others_of: getters of their values and
-    of all other fields. own_alone: whether the size fields are exactly `sizes`. The others include a size field that is absent
-    from the JSON at its default."""
+    """names: sorted names of the size fields, which are written as they are; sizes_of: a getter of their values. others_of: a
+    getter of all other fields, if the specialization key has a shape; otherwise None."""
 
     names: Sequence[str]
-    sizes_of: Callable[[dict[str, Any]], tuple[Any, ...]]
-    others_of: Callable[[dict[str, Any]], Any]
-    own_alone: bool
+    sizes_of: Values
+    others_of: Values | None
 
 
 @lru_cache(maxsize=256)
 def _split_fields(kind: type[Descriptor[Any]]) -> _Split:
     sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
-    others = operator.itemgetter(*[name for name in kind.model_fields if name not in sizes])
-    return _Split(sorted(sizes), _tuple_of(sorted(sizes)), others, sizes == kind.sizes)
+    others = None if sizes <= kind.sizes else _tuple_of([name for name in kind.model_fields if name not in sizes])
+    return _Split(sorted(sizes), _tuple_of(sorted(sizes)), others)
 
 
-def _tuple_of(names: Sequence[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+def _more_of(descriptor: Descriptor[Any], sizes: Sequence[str]) -> Values:
+    """A getter of the fields that neither the specialization key nor `sizes` determine: sizes that are absent from the JSON at
+    their default, and models with sizes. Without them, the key has the text."""
+    late = [name for name in descriptor.sizes if name not in sizes]
+    inner = [name for name, value in descriptor.__dict__.items() if isinstance(value, Model) and value.sizes]
+    if not late and not inner:
+        descriptor.specialization.text = _template(descriptor, sizes)
+    return _tuple_of([*late, *inner])
+
+
+def _tuple_of(names: Sequence[str]) -> Values:
     if len(names) > 1:
         return operator.itemgetter(*names)
     return (lambda fields: (fields[names[0]],)) if names else lambda fields: ()
@@ -108,7 +125,7 @@ def add(handle: int, plan: object) -> None:
 
 
 def _forget(dead: _Weak) -> None:
-    left = tuple(ref for ref in _plans.get(dead.handle, ()) if ref is not dead)
+    left = tuple([ref for ref in _plans.get(dead.handle, ()) if ref is not dead])
     if left:
         _plans[dead.handle] = left
     else:

@@ -184,6 +184,11 @@ class GatedActivationDescriptor(ProgramDescriptor[GatedActivationArgs]):
         """Identifies the problems whose programs differ only in sizes."""
         return self.specialization
 
+    @property
+    def refused_alike(self) -> Hashable:
+        """A row that is too long is refused."""
+        return self.specialization, self.width
+
     def facts(self) -> dict[str, Any]:
         """Additional fields of the SKU of a fold."""
         return {"row": "_".join(self.parts) + ("_pairs" if self.interleaved else ""), "scale": self.quant.scale}  # type: ignore[union-attr]

@@ -150,10 +150,10 @@ def consider(candidate: Candidate, descriptor: Descriptor[Any], prefer: Preferen
 
 def _offered(candidate: Candidate, descriptor: Descriptor[Any], target: Target) -> Option:
     """The candidate's SKU, workspace and reasons."""
-    reasons = candidate.declines(descriptor, target)
-    if reasons:
-        return Option(candidate, tuple(reasons))
-    return Option(candidate, (), candidate.sku(descriptor, target), candidate.workspace(descriptor, target))
+    found = candidate.declines(descriptor, target)
+    if reasons := found if isinstance(found, tuple) else tuple(found):
+        return Option(candidate, reasons)
+    return Option(candidate, reasons, candidate.sku(descriptor, target), candidate.workspace(descriptor, target))
 
 
 def _unwelcome(option: Option, prefer: Preference, pins: Pins) -> Iterator[Reason]:

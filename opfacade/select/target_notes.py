@@ -23,7 +23,8 @@ def notes(op: str, target: Target, options: Sequence[Option]) -> Iterator[str]:
             if reason.code != COMPILER_TOO_OLD:
                 break
         else:
-            yield from _of_compiler(op, target, option)
+            if option.reasons:
+                yield from _of_compiler(op, target, option)
             return
 
 

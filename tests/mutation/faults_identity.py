@@ -36,8 +36,8 @@ IDENTITY_FAULTS = (
     cpu(
         "target: a kernel behind the chosen one is told",
         TARGET_NOTES,
-        "            yield from _of_compiler(op, target, option)\n            return\n",
-        "            yield from _of_compiler(op, target, option)\n",
+        "                yield from _of_compiler(op, target, option)\n            return\n",
+        "                yield from _of_compiler(op, target, option)\n",
         NOTES,
     ),
 )

@@ -4,13 +4,14 @@ import pytest
 
 from opfacade import Preference, Target, explain
 from opfacade.core import descriptor
-from opfacade.core.descriptor import forget_specializations, operands_of, resized
+from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.model import INT32_MAX
 from opfacade.core.operands import numel
 from opfacade.errors import DescriptorError
+from opfacade.plans._composites import choices as _choices
 from opfacade.plans._composites import composed as _composed
-from opfacade.plans._composites.growing import Growing, growing_of, steps_of
+from opfacade.plans._composites.growing import Growing, growing_of, resized, steps_of
 from opfacade.plans._composites.steps import Step, fitted, places, together
 from opfacade.plans.moe import MoeSortDescriptor
 from opfacade.select.registry import candidates_for, examples
@@ -22,6 +23,18 @@ SIZE_FREE = [one for one in examples() if any(candidate.size_free for candidate 
 
 def at(example, rows):
     return type(example)(**(dict(example) | {example.grows: rows}))
+
+
+def grown(example, times):
+    """The example with sizes that are so many times as large; sizes that may not be stay."""
+    for name in sorted(example.sizes):
+        size = getattr(example, name)
+        larger = tuple(one * times for one in size) if isinstance(size, tuple) else size if size is None else size * times
+        try:
+            example = type(example)(**(dict(example) | {name: larger}))
+        except DescriptorError:
+            continue
+    return example
 
 
 def named(one):
@@ -64,9 +77,29 @@ def test_the_answer_of_every_candidate_is_that_without_growing_steps(example, ta
             yield [(one.sku and one.sku.id, one.workspace_size, one.reasons) for one in options]
 
     grown = list(answers())
-    monkeypatch.setattr(_composed, "growing_of", lambda problem: None)
+    monkeypatch.setattr(_choices, "growing_of", lambda problem: None)
     monkeypatch.setattr(_composed, "steps_of", lambda problem: problem.steps())
     assert list(answers()) == grown
+
+
+@pytest.mark.parametrize("example", GROWING, ids=named)
+def test_a_choice_for_other_rows_is_that_of_its_own(example, monkeypatch):
+    """Each answer with forgotten choices, and with those of all earlier rows, also after the compiler became too old."""
+    problems = [at(example, rows) for rows in (1, 3, 8, 31, 65, 100, 257, 1000, 4096, 16384)]
+
+    def answer(problem):
+        return [
+            (one.sku and one.sku.id, one.workspace_size, one.reasons) for one in explain(problem, target=TARGETS[1]).options
+        ]
+
+    forget_specializations()
+    for release in ((13, 3), (12, 8), None):
+        monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda release=release: release)
+        kept = [answer(problem) for problem in (*problems, *problems[::-1])]
+        with monkeypatch.context() as patch:
+            patch.setattr(_choices, "growing_of", lambda problem: None)
+            forgotten = [forget_specializations() or answer(problem) for problem in problems]
+        assert kept == [*forgotten, *forgotten[::-1]]
 
 
 def test_steps_are_those_of_the_layer_whose_rows_they_have_and_of_no_layer_of_other_widths():
@@ -77,8 +110,8 @@ def test_steps_are_those_of_the_layer_whose_rows_they_have_and_of_no_layer_of_ot
 
 def test_the_workspace_has_the_largest_workspace_of_a_step(monkeypatch):
     """A product of x at any stride copies it to its workspace; those of a layer need none today."""
-    found = [_composed.Choice("one", None, (), None, size) for size in (0, 4096, 512)]
-    assert _composed.answer_of(found, 1000).workspace == 1024 + 4096
+    found = [_choices.Choice("one", None, (), None, size) for size in (0, 4096, 512)]
+    assert _choices.answer_of(found, 1000).workspace == 1024 + 4096
 
 
 def test_there_are_ops_with_growing_steps():
@@ -91,8 +124,8 @@ def test_a_candidate_that_is_free_of_sizes_answers_the_same_at_all_sizes(example
         for target in TARGETS:
             found = set()
             for times in (1, 3, 1000):
-                sizes = {name: getattr(example, name) * times for name in example.sizes}
-                problem = type(example)(**(dict(example) | sizes))
+                problem = grown(example, times)
+                assert times == 1 or problem != example
                 why = tuple(one.declines(problem, target))
                 found.add((why, None if why else (one.sku(problem, target).id, one.workspace(problem, target))))
             assert len(found) == 1, one.name

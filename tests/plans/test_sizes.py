@@ -8,26 +8,27 @@ import sys
 import pytest
 
 from opfacade import Plan, Preference, Target, explain, telemetry
-from opfacade.backends.cuda.folds.engine import MAX_ROW
+from opfacade.backends.cuda.folds.kept import MAX_ROW
 from opfacade.core import plan_handles
+from opfacade.core.any_size import AtAnySize
 from opfacade.core.descriptor import forget_specializations, operands_of
 from opfacade.core.model import Model
-from opfacade.errors import DescriptorError
+from opfacade.core.preference import DEFAULT
+from opfacade.errors import DescriptorError, UnsupportedError
 from opfacade.plan import forget_selections
 from opfacade.plans._folds.named import NamedFold
 from opfacade.plans.activation import GatedActivationDescriptor
 from opfacade.plans.softmax import SoftmaxDescriptor
+from opfacade.select.first_fit import survey_to_chosen
 from opfacade.select.registry import candidates_for, examples
+from opfacade.select.selection import survey
 
 TARGET = Target.parse("sm_90a")
 ROWS = ("total_num_rows", "batch_size", "shape", "width", "n")
-_DESCRIBE, _SELECT = 235, 192  # Python calls; a program that is built again takes 500 and more
-_SELECT_ANY = 168
-# Two steps of a layer of experts have tiles by their sizes, and it takes few calls more than one product.
-_SELECT_ONE = {
-    "fused_moe": 172, "grouped_matmul": 96, "matmul": 146, "mla_decode": 104, "paged_decode": 124, "paged_prefill": 140,
-    "ragged_prefill": 130,
-}  # fmt: skip
+_DESCRIBE, _SELECT = 235, 176  # Python calls; a program that is built again takes 500 and more
+_SELECT_ANY = 92
+# Two steps of a layer of experts have tiles by their sizes, and it takes as many calls as one product.
+_SELECT_ONE = {"fused_moe": 98, "matmul": 98, "paged_decode": 102, "paged_prefill": 106, "ragged_prefill": 98}
 NAMED = [one for one in examples() if isinstance(one, NamedFold) or getattr(one, "makes_scales", False)]
 OTHER = (1, 5, 130, 4099)
 
@@ -46,6 +47,11 @@ def sized(example, rows):
     field = next(name for name in ROWS if name in type(example).model_fields)
     value = (rows, *example.shape[1:]) if field == "shape" else rows
     return type(example)(**(dict(example) | {field: value}))
+
+
+def others(example):
+    """Other sizes; those of stored weights are multiples of groups."""
+    return (128, 384, 1024) if example.op in ("pack_weights", "unpack_weights") else OTHER
 
 
 def of_named(examples):
@@ -164,6 +170,42 @@ def test_a_selection_of_a_new_size_makes_and_validates_no_model(op, monkeypatch)
     assert not made
 
 
+@pytest.mark.parametrize("example", examples(), ids=lambda one: f"{one.op}-{one.digest()[:6]}")
+def test_the_options_of_a_selection_are_those_of_candidates_that_are_asked_at_every_size(example):
+    for rows in (4096, *others(example), 8192):
+        problem = sized(example, rows)
+        chosen = survey_to_chosen(problem, DEFAULT, TARGET)
+        asked = survey(problem, DEFAULT, TARGET)[: len(chosen)]
+        assert [tuple(one) for one in chosen] == [tuple(one) for one in asked]
+        assert bool(chosen[-1].reasons) == all(one.reasons for one in survey(problem, DEFAULT, TARGET))
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda one: f"{one.op}-{one.digest()[:6]}")
+def test_reasons_at_any_size_are_those_of_another_size(example):
+    for candidate in candidates_for(type(example)):
+        found = {}
+        for rows in (4096, *others(example)):
+            forget_specializations()
+            problem = sized(example, rows)
+            reasons = candidate.declines(problem, TARGET)
+            if isinstance(reasons, AtAnySize):
+                assert found.setdefault(repr(key_of(problem)), reasons) == reasons
+
+
+def key_of(problem):
+    """`refused_alike` without the identity of specialization keys."""
+    found = problem.refused_alike
+    return [*problem.without_sizes(), *(found[1:] if isinstance(found, tuple) else ())]
+
+
+def test_an_answer_that_is_kept_is_that_of_its_own_preference_and_target():
+    problem = sized(next(one for one in examples() if one.op == "merge_states"), 5)
+    for wanted in (Preference(), Preference(backend="reference"), Preference(forbid=("cuda",)), Preference()):
+        for target in (TARGET, Target.parse("sm_80"), Target.parse("sm_75"), Target.cpu()):
+            chosen = survey_to_chosen(problem, wanted, target)
+            assert [tuple(one) for one in chosen] == [tuple(one) for one in survey(problem, wanted, target)[: len(chosen)]]
+
+
 def test_candidates_behind_the_chosen_one_are_not_asked():
     problem, prefer = sized(next(one for one in examples() if one.op == "softmax"), 77), Preference(backend="cuda")
     options = explain(problem, prefer, TARGET).options
@@ -203,6 +245,9 @@ def test_a_program_is_put_on_no_extents_on_which_a_stage_has_no_value():
 def test_a_row_that_is_too_long_is_refused_after_a_short_one_was_taken():
     rows = next(one for one in candidates_for(SoftmaxDescriptor) if one.impl == "rows")
     assert not rows.declines(SoftmaxDescriptor(shape=(2, 8), dtype="bf16"), TARGET)
+    assert Plan.select(SoftmaxDescriptor(shape=(2, 8), dtype="bf16"), target=TARGET).sku.impl == "rows"
+    with pytest.raises(UnsupportedError, match=str(MAX_ROW + 1)):
+        Plan.select(SoftmaxDescriptor(shape=(2, MAX_ROW + 1), dtype="bf16"), Preference(backend="cuda"), TARGET)
     for length in (MAX_ROW + 1, MAX_ROW + 2):
         (why,) = rows.declines(SoftmaxDescriptor(shape=(2, length), dtype="bf16"), TARGET)
         assert (why.code, why.got) == ("OPF-S004", str(length))

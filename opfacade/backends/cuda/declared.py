@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 from typing_extensions import TypeVar
 
 from opfacade.backends.cuda import support
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor, cached_by_specialization, operands_of
 from opfacade.core.guarantee import ErrorModel, PrecisionGuarantee
@@ -72,7 +73,8 @@ class CudaKernel(Generic[D]):
     of fields or as a function; `later` fields at their default are omitted. dtypes: operand -> the field of its dtype, or a
     function that returns the SKU's pairs. guarantee: that of the SKU, or a function (descriptor, target) that returns it.
     in_dtypes: constants that are dtypes, and so not facts of the SKU; fields in `dtypes` need not be listed. scalars: arguments
-    of `run` after the operands. is_empty: whether there is nothing to launch. size_free: as in Candidate.
+    of `run` after the operands. is_empty: whether there is nothing to launch. size_free: as in Candidate; without a function
+    `accepts`, it follows from the fields.
     """
 
     descriptor: type[Descriptor[Any]]
@@ -91,16 +93,17 @@ class CudaKernel(Generic[D]):
 
     @property
     def candidate(self) -> Candidate:
+        free = self.size_free or not (callable(self.accepts) or {*(self.accepts or ())} & self.descriptor.sizes)
         return Candidate(
             "cuda",
             self.name or _for(None, self.impl),
             self.descriptor,
-            self.declines,
+            at_any_size(self.declines) if free else self.declines,
             cached_by_specialization(self.sku),
             lambda descriptor, target: 0,
             self.launcher,
             self.jit_spec,
-            size_free=self.size_free,
+            size_free=free,
         )
 
     def declines(self, descriptor: D, target: Target) -> list[Reason]:

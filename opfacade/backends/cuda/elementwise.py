@@ -91,6 +91,7 @@ _MAP = _Map(
     template="elementwise/map",
     impl="loops",
     accepts=_refusals,
+    size_free=True,
     constants=_facts,
     dtypes=lambda descriptor: _form(descriptor).sku_dtypes,
     guarantee=_guarantee,

@@ -50,6 +50,7 @@ _APPEND = CudaKernel(
     impl=lambda d: "copy_rows" if d.copies else "computed_rows",
     name="copy_rows",
     accepts=_lacks,
+    size_free=True,
     constants=_facts,
     dtypes=_dtypes,
     in_dtypes=("elem_bytes", "dtype", "new_dtype"),

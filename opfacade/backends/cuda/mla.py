@@ -7,6 +7,7 @@ from typing import Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.attention import facts as facts_of
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.sku import KernelSku
@@ -64,7 +65,7 @@ def declines(descriptor: BatchMlaDecodeDescriptor, target: Target) -> Sequence[R
     ]
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
     kv, cache = descriptor.kv_dtype, descriptor.paged_kv
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,14 +32,14 @@ def _rows_kernel(kind: type[Descriptor[Any]]) -> Candidate:
     """The fold kernel, which supports neither blocks nor num_valid with one scale for all rows."""
     plain = fold_kernel(kind)
 
-    def declines(descriptor: _Problem, target: Target) -> list[Reason]:
+    def declines(descriptor: _Problem, target: Target) -> Sequence[Reason]:
         if descriptor.quant.scale == "block":
             allowed = "none, static, tensor, token, group"
             return [*support.arch_reasons(target), Reason("OPF-S003", "quant.scale", "block", allowed)]
         if descriptor.num_valid and descriptor.folds_rows():
             reason = Reason("OPF-S003", "num_valid", "True", "False with one scale of all rows")
             return [*support.arch_reasons(target), reason, *unknown_bytes(descriptor, target)]
-        return list(plain.declines(descriptor, target))
+        return plain.declines(descriptor, target)
 
     return replace(plain, declines=declines)
 
@@ -97,6 +97,7 @@ def _blocks_kernel(kind: type[Descriptor[Any]]) -> Candidate:
         impl="blocks",
         constants=_facts,
         accepts=_lacks,
+        size_free=True,
         dtypes=_dtypes,
         guarantee=_guarantee,
         scalars=lambda problem: (problem.quant.least,) if problem.op == "quantize" else (),

@@ -156,6 +156,7 @@ _QKV_PREPARE = _QkvPrepare(
     template="rotary/qkv_prepare",
     impl="warp_heads",
     accepts=_lacks,
+    size_free=True,
     constants=_prepare_facts,
     dtypes=_prepare_dtypes,
     guarantee=_PREPARED,

@@ -9,19 +9,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.core.answer_cache import cached_by
-from opfacade.core.candidate import COMPILER_TOO_OLD, WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
-from opfacade.core.descriptor import Args, Descriptor, cached_by_specialization, memoize_last, operands_of
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.descriptor import Args, Descriptor, cached_by_specialization, operands_of
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._composites.growing import Growing, Stepwise, growing_of, steps_of
+from opfacade.plans._composites.choices import Choice, chosen
+from opfacade.plans._composites.growing import Stepwise, steps_of
 from opfacade.plans._composites.steps import Last, Place, Step, places
-from opfacade.select import registry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,34 +37,6 @@ class Part(NamedTuple):
     step: Step
     candidate: Candidate
     sku: KernelSku
-
-
-class Choice(NamedTuple):
-    """The candidate of a step, with its SKU and workspace; None if the backend has none. reasons: if there is a candidate, only
-    that the compiler is too old."""
-
-    name: str
-    candidate: Candidate | None
-    reasons: Sequence[Reason]
-    sku: KernelSku | None = None
-    workspace: int = 0
-    sku_id: str = ""
-
-
-class Kept(NamedTuple):
-    """The choices of all steps at one row; others: the steps whose choices change with the number of rows."""
-
-    choices: Sequence[Choice]
-    others: tuple[int, ...]
-
-
-class Answer(NamedTuple):
-    """The choice of each step; the ids of their kernels, and bytes of the workspace: the tensors between steps, and the largest
-    workspace of a step."""
-
-    chosen: Sequence[Choice]
-    ids: tuple[str, ...]
-    workspace: int
 
 
 class Room(NamedTuple):
@@ -88,17 +59,15 @@ def composed(
     kernels and workspaces of all steps follow from the specialization key."""
 
     def declines(problem: Stepwise[Any], target: Target) -> Sequence[Reason]:
-        chosen = _chosen(problem, backend, target).chosen
-        reasons = [_of_step(one.name, reason) for one in chosen for reason in one.reasons]
-        return tuple(dict.fromkeys(reasons)) if reasons else ()
+        return chosen(problem, backend, target).reasons
 
     def of_parts(problem: Stepwise[Any], target: Target) -> Hashable:
         """The cache key of a SKU: sizes change the SKU only if they change the SKU of a step."""
-        return problem.specialization, target, _chosen(problem, backend, target).ids
+        return problem.specialization, target, chosen(problem, backend, target).ids
 
     def sku(problem: Stepwise[Any], target: Target) -> KernelSku:
         parts = parts_of(problem, backend, target)
-        spec = {**dict(facts(problem)), "parts": _digest(_chosen(problem, backend, target).ids)}
+        spec = {**dict(facts(problem)), "parts": _digest(chosen(problem, backend, target).ids)}
         return KernelSku(
             category=problem.category,
             op=problem.op,
@@ -113,12 +82,12 @@ def composed(
         )
 
     def workspace(problem: Stepwise[Any], target: Target) -> int:
-        return _chosen(problem, backend, target).workspace
+        return chosen(problem, backend, target).workspace
 
     def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         parts = parts_of(problem, backend, target)
         launches = [part.candidate.launcher(part.step.problem, target, part.sku, allow_build) for part in parts]
-        room = _room(problem, [part.step for part in parts], _chosen(problem, backend, target).chosen)
+        room = _room(problem, [part.step for part in parts], chosen(problem, backend, target).chosen)
         return _runner(problem, room, [(part.step, run) for part, run in zip(parts, launches, strict=True)])
 
     def specs(problem: Stepwise[Any], target: Target) -> tuple[JitSpec, ...]:
@@ -143,80 +112,12 @@ def composed(
 
 def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part, ...]:
     """The steps of an accepted problem, each with its candidate, the same with every compiler."""
-    chosen = _chosen(problem, backend, target).chosen
+    found = chosen(problem, backend, target).chosen
     return tuple(
         Part(step, one.candidate, one.sku)
-        for step, one in zip(steps_of(problem), chosen, strict=True)
+        for step, one in zip(steps_of(problem), found, strict=True)
         if one.candidate is not None and one.sku is not None
     )
-
-
-@memoize_last
-def _chosen(problem: Stepwise[Any], backend: str, target: Target) -> Answer:
-    """Choices that no size changes are made once."""
-    growing = growing_of(problem)
-    if growing is None:
-        steps = problem.steps()
-        found = [_choice(step.name, step.problem, backend, target) for step in steps]
-        return answer_of(found, places(operands_of(problem), steps)[1])
-    rows, kept = growing.rows_of(problem), _kept(growing, backend, target)
-    found = [*kept.choices]
-    for at in kept.others:
-        found[at] = _choice(growing.steps[at].name, growing.problem(at, rows), backend, target)
-    return answer_of(found, growing.bytes_at(rows))
-
-
-def answer_of(chosen: Sequence[Choice], between: int) -> Answer:
-    """between: bytes of the tensors between steps."""
-    ids = tuple([one.sku_id for one in chosen if one.sku_id])
-    own = between + -between % WORKSPACE_ALIGNMENT
-    return Answer(chosen, ids, own + max([one.workspace for one in chosen]))
-
-
-@lru_cache(maxsize=64)
-def _offered(kind: type[Descriptor[Any]], backend: str) -> tuple[Candidate, ...]:
-    return tuple(one for one in registry.candidates_for(kind) if one.backend == backend)
-
-
-@lru_cache(maxsize=256)
-def _kept(growing: Growing, backend: str, target: Target) -> Kept:
-    choices = tuple(_choice(step.name, step.problem, backend, target) for step in growing.steps)
-    free = [_is_free(step, choice, backend) for step, choice in zip(growing.steps, choices, strict=True)]
-    return Kept(choices, tuple(at for at, kept in enumerate(free) if not kept))
-
-
-def _is_free(step: Step, choice: Choice, backend: str) -> bool:
-    """Whether no size changes the choice."""
-    offered = _offered(type(step.problem), backend)
-    asked = offered if choice.candidate is None else offered[: offered.index(choice.candidate) + 1]
-    return all(one.size_free for one in asked)
-
-
-def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -> Choice:
-    """The first candidate that accepts the problem, apart from a compiler that is too old; otherwise the reasons of the
-    candidate that is nearest to it."""
-    refusals: list[Sequence[Reason]] = []
-    for one in _offered(type(problem), backend):
-        reasons = one.declines(problem, target)
-        if not reasons or all(reason.code == COMPILER_TOO_OLD for reason in reasons):
-            sku = one.sku(problem, target)
-            return Choice(name, one, reasons, sku, one.workspace(problem, target), sku.id)
-        refusals.append(reasons)
-    none = (Reason("OPF-S003", "op", problem.op, f"an op with a candidate of {backend}"),)
-    return Choice(name, None, min(refusals, key=_distance) if refusals else none)
-
-
-def _distance(reasons: Sequence[Reason]) -> tuple[int, int]:
-    """How far a candidate is from a problem: by the number of its reasons; with equal numbers, the
-    nearer one serves a field and refuses a part of it."""
-    return len(reasons), -max(reason.field.count(".") for reason in reasons)
-
-
-def _of_step(name: str, reason: Reason) -> Reason:
-    """The reason, with the step's name before the field; unchanged for the compiler, which all steps share."""
-    if reason.code == COMPILER_TOO_OLD:
-        return reason
-    return Reason(reason.code, f"{name}.{reason.field}", reason.got, reason.allowed, reason.hint)
 
 
 def together(family: str, parts: Sequence[Part]) -> PrecisionGuarantee:
@@ -255,10 +156,10 @@ def _digest(ids: Sequence[str]) -> str:
     return f"p{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:24]}"
 
 
-def _room(problem: Stepwise[Any], steps: Sequence[Step], chosen: Sequence[Choice]) -> Room:
+def _room(problem: Stepwise[Any], steps: Sequence[Step], choices: Sequence[Choice]) -> Room:
     found, between = places(operands_of(problem), steps)
     own = between + -between % WORKSPACE_ALIGNMENT
-    return Room(found, own, own + max(one.workspace for one in chosen))
+    return Room(found, own, own + max(one.workspace for one in choices))
 
 
 def _runner(problem: Stepwise[Any], room: Room, runs: Sequence[tuple[Step, Launcher]]) -> Launcher:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from opfacade.core.answer_cache import AnswerCache
-from opfacade.core.descriptor import ArgsT, Descriptor, operands_of, resized
+from opfacade.core.descriptor import ArgsT, Descriptor, DescriptorT, operands_of
 from opfacade.core.model import INT32_MAX, INT64_MAX
 from opfacade.core.operands import nbytes
 from opfacade.plans._composites.steps import ALIGNMENT, Step, fitted, held_by, together
@@ -55,6 +55,21 @@ class Growing:
         """The size of all tensors between steps."""
         sizes = [fixed + each * rows for fixed, each in self.bytes]
         return fitted([size + -size % ALIGNMENT for size in sizes], self.together)[1]
+
+
+def resized(descriptor: DescriptorT, sizes: Mapping[str, int]) -> DescriptorT:
+    """The same problem with other sizes, which must be valid: they are not checked.
+
+    Eight times as fast as `model_copy`.
+    """
+    found = object.__new__(type(descriptor))
+    write = object.__setattr__
+    write(found, "__dict__", {**descriptor.__dict__, **sizes})
+    write(found, "__pydantic_fields_set__", descriptor.__pydantic_fields_set__)
+    write(found, "__pydantic_extra__", None)
+    write(found, "__pydantic_private__", None)
+    write(found, "_specialization", descriptor.specialization)
+    return found
 
 
 def _kind(problem: Descriptor[Any]) -> tuple[object, ...]:

@@ -48,6 +48,9 @@ class NamedFold(Descriptor[ArgsT]):
     dimensions are not single axes; the names of dimensions; and `refuse`, which raises for contradictory fields before the
     program is created. `program` is called once per `form`, so a new size is cheap."""
 
+    __slots__ = ("_form",)
+    _form: ClassVar[Hashable]
+
     error_models: ClassVar[tuple[str, ...]] = ("exact", "fold-f64", "fold-f32")
     if TYPE_CHECKING:
         num_valid: bool
@@ -64,10 +67,23 @@ class NamedFold(Descriptor[ArgsT]):
     @property
     def form(self) -> Hashable:
         """Identifies the problems whose programs differ only in sizes, by the fields that are not sizes."""
-        if "shape" not in type(self).model_fields:
-            return self.specialization
-        shape, others = self.lengths(), (value for name, value in self.__dict__.items() if name != "shape")
+        try:
+            found: Hashable = object.__getattribute__(self, "_form")
+        except AttributeError:  # not computed yet: slots are not fields, and copies do not have them
+            found = self._form_of() if "shape" in self.__dict__ else self.specialization
+            object.__setattr__(self, "_form", found)
+        return found
+
+    def _form_of(self) -> Hashable:
+        shape, others = self.lengths(), [value for name, value in self.__dict__.items() if name != "shape"]
         return (type(self), len(shape), *others)
+
+    @property
+    def refused_alike(self) -> Hashable:
+        """A row that is too long is refused."""
+        program = self.folded()
+        shape = program.shape
+        return self.form, *[shape[axis] for axis in program.fold]
 
     def dims(self) -> Mapping[str, tuple[Axes, ...]]:
         """The axes of each dimension of a tensor, by name; absent if each dimension is a single axis."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -117,6 +117,12 @@ class FoldProgram(ProgramDescriptor[FoldArgs]):
             found = form_of(self)
             object.__setattr__(self, "_form", found)
         return found
+
+    @property
+    def refused_alike(self) -> Hashable:
+        """A row that is too long is refused."""
+        shape = self.shape
+        return self.form, *[shape[axis] for axis in self.fold]
 
     def on(self, shape: tuple[int, ...]) -> FoldProgram:
         """The same program with other sizes. Only empty axes are checked again; everything else is valid as before."""

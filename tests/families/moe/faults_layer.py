@@ -140,21 +140,21 @@ FAULTS = (
     ),
     python(
         "the id of a layer is of fewer steps where a compiler is too old",
-        "plans/_composites/composed.py",
+        "plans/_composites/choices.py",
         "all(reason.code == COMPILER_TOO_OLD for",
         "all(False for",
         f"{KERNELS} -k too_old",
     ),
     python(
         "each step tells of the compiler",
-        "plans/_composites/composed.py",
+        "plans/_composites/choices.py",
         "if reason.code == COMPILER_TOO_OLD:",
         "if not reason.code:",
         f"{KERNELS} -k too_old",
     ),
     python(
         "a step of another backend is taken",
-        "plans/_composites/composed.py",
+        "plans/_composites/choices.py",
         "registry.candidates_for(kind) if one.backend == backend)",
         "registry.candidates_for(kind))",
         f"{KERNELS} -k dtype_that_no_product",
@@ -162,8 +162,8 @@ FAULTS = (
     python(
         "the id of a layer leaves its last step out",
         "plans/_composites/composed.py",
-        "_digest(_chosen(problem, backend, target).ids)",
-        "_digest(_chosen(problem, backend, target).ids[:2])",
+        "_digest(chosen(problem, backend, target).ids)",
+        "_digest(chosen(problem, backend, target).ids[:2])",
         f"{KERNELS} -k another_sku",
     ),
     python(

@@ -4,7 +4,7 @@ from tests.mutation.mutant import host
 
 GROWING, TILES = "plans/_composites/growing.py", "backends/cuda/matmul/tiles.py"
 TEST = "tests/plans/test_growing_steps.py"
-COMPOSED = "plans/_composites/composed.py"
+CHOICES = "plans/_composites/choices.py"
 ANY_ROWS, SAME = f"{TEST} -k steps_at_any_number_of_rows", f"{TEST} -k that_without_growing_steps"
 
 FAULTS = (
@@ -17,10 +17,10 @@ FAULTS = (
          "if 1 <= fields[name] else None", f"{TEST} -k more_rows_than_any_step_takes"),
     host("growing steps: hidden and width are those of the first layer", GROWING,
          "*[fields[size] for size in problem.sizes if size != name]", "name", f"{TEST} -k of_other_widths"),
-    host("growing steps: all choices are kept", COMPOSED, "return all(one.size_free for one in asked)",
+    host("growing steps: all choices are kept", CHOICES, "return all(one.size_free for one in asked)",
          "return len(asked) > 0", SAME),
-    host("growing steps: the largest workspace of a step is forgotten", COMPOSED,
-         "+ max([one.workspace for one in chosen])", "+ 0 * max([one.workspace for one in chosen])",
+    host("growing steps: the largest workspace of a step is forgotten", CHOICES,
+         "+ max([one.workspace for one in found])", "+ 0 * max([one.workspace for one in found])",
          f"{TEST} -k largest_workspace_of_a_step"),
     host("tiles: the last one stays the fastest", TILES, "if time < least or (time == least and at < best):", "if time < 0:",
          "tests/families/matmul/test_matmul_tiles.py -k first_of_the_fastest"),

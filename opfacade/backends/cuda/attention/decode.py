@@ -41,7 +41,7 @@ _SMALL_CHUNK = 512 * 128  # elements of K: one CTA reads them in 6 us
 
 
 class Rules(NamedTuple):
-    """Size-independent inputs of the partition. heads: head blocks per request.
+    """Size-independent inputs of the partition. heads: head blocks per request. dim, row: elements and bytes of a row of K.
 
     requested_split: the mode that kv_split sets, or None. short_units: the maximum number of work units with which short
     contexts run on clusters; -1: never. sms: SMs of the device. concurrent_ctas: CTAs that run concurrently, if the bounds may
@@ -49,6 +49,8 @@ class Rules(NamedTuple):
     """
 
     heads: int
+    dim: int
+    row: int
     requested_split: tuple[str, int] | None
     short_units: int
     sms: int
@@ -70,17 +72,14 @@ def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Dec
     slots = target.sm_count * default_shape(descriptor, False).blocks if measured else 0
     single_cta = Block.of(descriptor, target, config, False)
     cluster = single_cta if short_units < 0 else Block.of(descriptor, target, config, True)
-    return Rules(heads, requested_split, short_units, target.sm_count, slots, single_cta, cluster)
+    row = descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
+    return Rules(heads, descriptor.dim, row, requested_split, short_units, target.sm_count, slots, single_cta, cluster)
 
 
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """True if each request's heads run on clusters: the bounds promise a small batch of short contexts, where latency
     dominates."""
     return _split(descriptor, DEFAULT, rules_of(descriptor, target, DEFAULT)).mode == "cluster"
-
-
-def _is_short(descriptor: BatchPagedDecodeDescriptor, rules: Rules) -> bool:
-    return descriptor.batch_size * rules.heads <= rules.short_units and descriptor.kv_token_bound <= _SHORT_TOKENS
 
 
 class Split(NamedTuple):
@@ -92,20 +91,18 @@ class Split(NamedTuple):
     clusters: int = 1
 
 
-def _several_clusters(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split | None:
+def _several_clusters(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules, tokens: int) -> Split | None:
     """Several clusters per work unit, if contexts are short but too long for one cluster, and all clusters run concurrently."""
-    units, tokens = descriptor.batch_size * rules.heads, descriptor.kv_token_bound
-    row = descriptor.dim * ITEMSIZE[descriptor.kv_dtype]
-    configs: tuple[tuple[int, int, int], ...] = ((units, config.cluster, config.clusters),) if config.clusters > 1 else ()
-    if not config.clusters and tokens <= _SHORT_TOKENS and tokens * row > _ONE_CLUSTER_BYTES * descriptor.batch_size:
-        configs = _CLUSTER_CONFIGS
     if rules.short_units < 0 or tokens > _TEAM_TOKENS:
         return None
-    fitting = (Split("cluster", 0, cluster, clusters) for most, cluster, clusters in configs if units <= most)
-    return next(
-        (split for split in fitting if units * split.cluster * split.clusters <= clusterable_sms(rules.sms, split.cluster)),
-        None,
-    )
+    units = descriptor.batch_size * rules.heads
+    configs: tuple[tuple[int, int, int], ...] = ((units, config.cluster, config.clusters),) if config.clusters > 1 else ()
+    if not config.clusters and tokens <= _SHORT_TOKENS and tokens * rules.row > _ONE_CLUSTER_BYTES * descriptor.batch_size:
+        configs = _CLUSTER_CONFIGS
+    for most, cluster, clusters in configs:
+        if units <= most and units * cluster * clusters <= clusterable_sms(rules.sms, cluster):
+            return Split("cluster", 0, cluster, clusters)
+    return None
 
 
 def clusterable_sms(sms: int, cluster: int) -> int:
@@ -122,13 +119,14 @@ def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Dec
 def _split(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split:
     if rules.requested_split is not None:
         return Split(*rules.requested_split)
-    if (shared := _several_clusters(descriptor, config, rules)) is not None:
+    tokens = descriptor.kv_token_bound
+    if (shared := _several_clusters(descriptor, config, rules, tokens)) is not None:
         return shared
-    if config.cluster > 1 and _is_short(descriptor, rules):
+    if config.cluster > 1 and descriptor.batch_size * rules.heads <= rules.short_units and tokens <= _SHORT_TOKENS:
         return Split("cluster", cluster=config.cluster)
-    bounds = descriptor.kv_token_bound, descriptor.batch_size, rules.heads
+    bounds = tokens, descriptor.batch_size, rules.heads
     simple = (
-        _partition_by_bounds(*bounds, descriptor.dim, descriptor.window_left, rules.concurrent_ctas)
+        _partition_by_bounds(*bounds, rules.dim, descriptor.window_left, rules.concurrent_ctas)
         if rules.concurrent_ctas
         else None
     )

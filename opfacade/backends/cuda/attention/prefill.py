@@ -50,11 +50,16 @@ def splits_of(descriptor: Prefill, target: Target) -> Split:
         return "off", 1, 0
     if descriptor.kv_split != "auto":
         return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
-    tile = TILES[descriptor.dim_vo]  # rows: limited by the registers that hold o
-    tiles = -(-descriptor.total_num_rows * descriptor.group_size // tile.rows)
-    blocks = max(1, tiles, min(descriptor.batch_size, descriptor.total_num_rows)) * descriptor.kv_heads
+    rows, (tile_rows, group, kv_heads) = descriptor.total_num_rows, _units(descriptor)
+    blocks = max(1, -(-rows * group // tile_rows), min(descriptor.batch_size, rows)) * kv_heads
     wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
     return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
+
+
+@cached_by_specialization
+def _units(descriptor: Prefill) -> tuple[int, int, int]:
+    """Rows of a tile, which the registers that hold o limit; query heads of one kv head; kv heads."""
+    return TILES[descriptor.dim_vo].rows, descriptor.group_size, descriptor.kv_heads
 
 
 def shared_memory(descriptor: Prefill) -> int:
@@ -89,7 +94,8 @@ def shared_reasons(descriptor: Prefill, target: Target, head_dims: Mapping[int, 
 
 def split_reasons(descriptor: Prefill, target: Target) -> Iterator[Reason]:
     _, splits, _ = splits_of(descriptor, target)
-    yield from support.limit_reason("OPF-S006", "splits", splits, support.MAX_GRID_YZ, facts_of.SPLIT_HINT)
+    if splits > support.MAX_GRID_YZ:
+        yield Reason("OPF-S006", "splits", str(splits), f"at most {support.MAX_GRID_YZ}", facts_of.SPLIT_HINT)
 
 
 def facts(descriptor: Prefill, mode: str) -> support.SpecPairs:

@@ -58,7 +58,7 @@ class PiecesCandidate:
         reasons = self.declined(descriptor, target)
         # With only a compiler that is too old, this candidate's own reason is reported too, because a newer one may not
         # suffice.
-        if any(reason.code != COMPILER_TOO_OLD for reason in reasons) or may_cut(descriptor, target):
+        if (reasons and any(reason.code != COMPILER_TOO_OLD for reason in reasons)) or may_cut(descriptor, target):
             return reasons
         least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
         return [*reasons, _too_short(int(descriptor.request_token_bound), least)]

@@ -11,6 +11,7 @@ from opfacade.backends.cuda.attention import prefill as first
 from opfacade.backends.cuda.attention import variant
 from opfacade.backends.cuda.attention.prefill import Prefill
 from opfacade.backends.cuda.attention.prefill_sm90 import ARCH, MAX_GROUP
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Launcher, Operands, Reason
 from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.operands import numel
@@ -36,7 +37,7 @@ def declines(descriptor: Prefill, target: Target) -> Sequence[Reason]:
     ]
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
     other = tuple(support.choice_reason("OPF-S002", "q_dtype", descriptor.query_dtype, (DTYPE,)))
     arch = support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,))

@@ -19,6 +19,7 @@ from opfacade.backends.reference import _sample_across as _drawn
 from opfacade.backends.reference import collective as _in_torch
 from opfacade.backends.reference.inference import in_inference_mode
 from opfacade.backends.reference.joined import filled_on_failure, gathered, peers_of
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.joined import Across, JoinedArgs
@@ -64,11 +65,7 @@ def _declines_counts(descriptor: AllReduceNormDescriptor, target: Target) -> Ite
 def _as_in_torch(base: Candidate) -> Candidate:
     """A candidate that runs the functions of the reference on GPU tensors."""
 
-    return replace(base, backend="cuda", impl=_NAME, declines=_listed(_declines), sku=partial(_over_nccl, base))
-
-
-def _listed(found: Callable[[Any, Target], Iterator[Reason]]) -> Callable[[Any, Target], list[Reason]]:
-    return lambda descriptor, target: list(found(descriptor, target))
+    return replace(base, backend="cuda", impl=_NAME, declines=at_any_size(_declines), sku=partial(_over_nccl, base))
 
 
 def _behind(d: AllReduceNormDescriptor, rows: int) -> Descriptor[Any] | None:
@@ -172,12 +169,18 @@ def _fold(problem: Descriptor[Any], args: Args) -> None:
     _plan(problem).run(args)
 
 
-def _declines_peers(kernel: Callable[[Any, Target], Iterator[Reason]], d: Descriptor[Any], target: Target) -> Iterator[Reason]:
+def _declines_peers(
+    kernel: Callable[[Any, Target], Iterator[Reason]], d: Descriptor[Any], target: Target
+) -> tuple[Reason, ...]:
     """kernel: yields the reasons against the kernel."""
-    first = [*_declines(d, target)]
+    return _apart(d, target) or tuple(kernel(d, target))
+
+
+@at_any_size
+def _apart(d: Descriptor[Any], target: Target) -> Iterator[Reason]:
+    yield from _declines(d, target)
     if target.links.kind == "none":
-        first.append(Reason("OPF-S003", "target.links", "none", "pcie, nvlink", "Pass target=group.target."))
-    yield from first or kernel(d, target)
+        yield Reason("OPF-S003", "target.links", "none", "pcie, nvlink", "Pass target=group.target.")
 
 
 def _peers_sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
@@ -227,7 +230,7 @@ def _in_kernel(d: Across, run: Callable[[Any, Any], None]) -> Launcher:
 _BY_PEERS = replace(
     _as_in_torch(_REFERENCE[AllReduceNormDescriptor]),
     impl=_PEERS,
-    declines=_listed(partial(_declines_peers, sum_fold.declines)),
+    declines=partial(_declines_peers, sum_fold.declines),
     sku=_peers_sku,
     launcher=in_inference_mode(_peers_launcher),
     jit_spec=sum_fold.jit_spec,
@@ -236,7 +239,7 @@ _BY_PEERS = replace(
 _MERGE_BY_PEERS = replace(
     _as_in_torch(_REFERENCE[MergeAcrossDescriptor]),
     impl=_PEERS,
-    declines=_listed(partial(_declines_peers, merge_across.declines)),
+    declines=partial(_declines_peers, merge_across.declines),
     sku=_merge_peers_sku,
     launcher=in_inference_mode(_merge_peers_launcher),
     jit_spec=merge_across.jit_spec,
@@ -276,7 +279,7 @@ def _lists_of_all(d: SampleAcrossDescriptor, args: SampleAcrossArgs, own: Tensor
 def _candidate(base: Candidate) -> Candidate:
     made = _as_in_torch(base)
     if base.descriptor is AllReduceNormDescriptor:
-        return replace(made, declines=_listed(_declines_counts), sku=_sku, launcher=in_inference_mode(_launcher))
+        return replace(made, declines=at_any_size(_declines_counts), sku=_sku, launcher=in_inference_mode(_launcher))
     if base.descriptor is SampleAcrossDescriptor:
         return replace(made, sku=_sample_sku, launcher=in_inference_mode(_sample_launcher))
     if base.descriptor is MergeAcrossDescriptor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import CudaKernel, plain
 from opfacade.backends.cuda.folds import column_config
 from opfacade.backends.cuda.folds import config as fold_config
+from opfacade.backends.cuda.folds.kept import MAX_ROW, kept
 from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.folds.printer import Printer
 from opfacade.backends.cuda.folds.strategies import spread
 from opfacade.backends.cuda.programs import source
-from opfacade.core.answer_cache import cached_by
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.dtypes import ITEMSIZE
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 F = TypeVar("F", bound=FoldOp, default=FoldOp)
-MAX_ROW = 2**31 - 2**15  # kernels count past the end of a row by less than the elements of a CTA at once
 _HELD_WORDS = 32  # registers of a thread for elements that leave room for two CTAs of 512 threads
 
 
@@ -220,24 +219,9 @@ class FoldKernel(CudaKernel[F]):
 
     @property
     def candidate(self) -> Candidate:
-        """Refusals and SKUs are cached by what determines them, unless the number of rows is part of it."""
         plain = super(FoldKernel, self).candidate  # a class with slots is made twice
-
-        def of_refusals(descriptor: F, target: Target) -> Hashable:
-            """The form alone decides while a row is not too long."""
-            if self.layout.cuts and descriptor.folded().split != "off":
-                return None
-            row = self.row(descriptor)
-            return (descriptor.form, () if math.prod([size or 1 for size in row]) <= MAX_ROW else row, target)
-
-        def of_rows(descriptor: F, target: Target) -> Hashable:
-            return None if self.layout.cuts else (descriptor.form, self.row(descriptor), target)
-
-        def of_configs(descriptor: F, target: Target) -> Hashable:
-            return (descriptor.form, self.layout.config(self.launched(descriptor), target), target)
-
-        sku = cached_by(of_rows, cached_by(of_configs, self.sku))
-        return replace(plain, declines=cached_by(of_refusals, self.declines), sku=sku, workspace=self.workspace)
+        whole = type(self).launched is FoldKernel.launched
+        return kept(replace(plain, workspace=self.workspace), self, whole)
 
     def jit_spec(self, descriptor: F, target: Target) -> JitSpec:
         program = self.launched(descriptor)

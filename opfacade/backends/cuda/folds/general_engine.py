@@ -14,6 +14,7 @@ from typing import Any
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import plain
 from opfacade.backends.cuda.folds import engine
+from opfacade.backends.cuda.folds.kept import MAX_ROW
 from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.folds.printer import Printer
 from opfacade.backends.cuda.folds.strategies import general
@@ -54,7 +55,7 @@ class GeneralLayout(RowLayout):
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
         """An empty axis counts as one entry, because a stage may have results without elements."""
         row = math.prod(max(1, program.shape[axis]) for axis in program.fold)
-        yield from support.limit_reason("OPF-S004", "fold (results of a row)", row, engine.MAX_ROW)
+        yield from support.limit_reason("OPF-S004", "fold (results of a row)", row, MAX_ROW)
 
     def config(self, program: FoldProgram, target: Target) -> GeneralConfig:
         return GeneralConfig()

@@ -6,7 +6,7 @@ The first finds the largest result of each row, the second the scale, and the th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -133,11 +133,11 @@ def scaled_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
 def without_one_scale(whole: Candidate) -> Candidate:
     """A kernel that declines one scale of all rows."""
 
-    def declines(descriptor: QuantisedFold, target: Target) -> list[Reason]:
+    def declines(descriptor: QuantisedFold, target: Target) -> Sequence[Reason]:
         quant = descriptor.quant
         if quant is not None and quant.scale == "tensor":
             reason = Reason("OPF-S003", "quant.scale", "tensor", "none, static, token, group")
             return [*support.arch_reasons(target), reason, *unknown_bytes(descriptor, target)]
-        return list(whole.declines(descriptor, target))
+        return whole.declines(descriptor, target)
 
     return replace(whole, declines=declines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,8 +42,9 @@ from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Fo
 from opfacade.backends.cuda.matmul.segments import Segments, segments_of
 from opfacade.backends.cuda.matmul.source import has_factors
 from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of, tiles_by_time
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Reason
-from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.descriptor import memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
@@ -116,13 +117,21 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
         yield from lacks_of_bytes(problem)
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
 
 def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return _unfit(problem, target) or ptxas.reasons()
+
+
+def _by_rows(problem: MatmulDescriptor, target: Target) -> Callable[[int], Hashable] | None:
+    """The tile, if rows change neither copies of operands nor codes."""
+    if problem.weight_format is not None or problem.x_layout != "mk" or matmul_repack.copies_of(problem):
+        return None
+    found = _choice(problem, target)
+    return lambda rows: (tile_of(found.sizes._replace(rows=rows), found.sms), ptxas.reasons())
 
 
 def _config(place: int) -> Candidate:
@@ -150,7 +159,7 @@ CANDIDATES = (
     matmul_coded.CANDIDATE,
     matmul_coded_mma.CANDIDATE,
     matmul_coded_mma.BYTES,
-    candidate(_FORM, _declines, _shape),
+    replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows),
     matmul_grouped.CANDIDATE,
     matmul_decoded_groups.CANDIDATE,
     matmul_coded_groups.CANDIDATE,

@@ -14,8 +14,8 @@ from opfacade.backends.cuda.matmul.decoding import way_of
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
 from opfacade.backends.cuda.matmul.segments import Segments
 from opfacade.backends.cuda.matmul.source import Product
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans._weights.weight import Weight
@@ -200,7 +200,7 @@ def lacks_of_codes(weight: Weight, dtype: str) -> Iterator[Reason]:
         yield from support.choice_reason("OPF-S003", f"weight_format.{field}", getattr(weight, field), choices)
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 

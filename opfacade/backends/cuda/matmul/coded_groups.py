@@ -12,8 +12,9 @@ from opfacade.backends.cuda.matmul import grouped as matmul_grouped
 from opfacade.backends.cuda.matmul.coded import Coded
 from opfacade.backends.cuda.matmul.copied import segments_of
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.descriptor import memoize_last
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
@@ -45,7 +46,7 @@ def pays(rows: int) -> bool:
     return rows > _FEW
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(matmul_coded_mma.lacks_of_groups(problem, target, (ARCH,), _CODES))
 

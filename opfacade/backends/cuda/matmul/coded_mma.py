@@ -12,8 +12,8 @@ from opfacade.backends.cuda.matmul.copied import Copied, segments_of, shape_of
 from opfacade.backends.cuda.matmul.decoding import way_of
 from opfacade.backends.cuda.matmul.kernel import Form, candidate
 from opfacade.backends.cuda.matmul.source import Product
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target
 from opfacade.plans._weights.weight import Weight
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor
@@ -97,12 +97,12 @@ def _lacks_of_bytes(weight: Weight, dtype: str) -> Iterator[Reason]:
         yield from support.choice_reason("OPF-S003", "weight_format.global_scale", weight.global_scale, (False,))
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target, False))
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit_bytes(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target, True))
 

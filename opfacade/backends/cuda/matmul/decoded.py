@@ -15,8 +15,8 @@ from opfacade.backends.cuda.matmul import source as matmul_source
 from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
 from opfacade.backends.cuda.matmul.segments import Segments
 from opfacade.backends.cuda.matmul.tiles import Sizes, Tile, nanoseconds, whole_tile_of
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Reason
-from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
@@ -121,7 +121,7 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     yield from matmul_coded.lacks_of_codes(problem.weight_format, problem.dtype)
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 

@@ -24,8 +24,9 @@ from opfacade.backends.cuda.matmul.copied import segments_of
 from opfacade.backends.cuda.matmul.decoded import Decoded
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
 from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, whole_tile_of
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.descriptor import memoize_last
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
@@ -102,7 +103,7 @@ def _scratch(problem: GroupedMatmulDescriptor) -> int:
     return matmul_decoded.bytes_of(problem.groups * problem.n * problem.columns * problem.k)
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(matmul_coded_mma.lacks_of_groups(problem, target, (ARCH,), _CODES))
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul.segments import Segments, segments_of
 from opfacade.backends.cuda.matmul.source import has_factors
-from opfacade.backends.cuda.matmul.tiles import Sizes, swapped_tile_of, whole_tile_of
+from opfacade.backends.cuda.matmul.tiles import Sizes, Tile, fastest, swapped_tile_of, whole_tile_of, whole_works
 from opfacade.core.answer_cache import cached_by
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.descriptor import memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
@@ -60,11 +62,15 @@ _any_rows = cached_by(_of_columns, _make_any_rows)
 @memoize_last
 def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Shape:
     """The tile for the maximum number of non-empty groups, all of equal size, because the real sizes are on the device."""
+    known = _any_rows(problem)
+    return Shape(_tile_of(problem, known, target, rows_of(problem)), known.segments, factors=known.factors)
+
+
+def _tile_of(problem: GroupedMatmulDescriptor, known: _AnyRows, target: Target, filled: tuple[int, int]) -> Tile:
+    """filled: as `rows_of` has it."""
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
-    known, (rows, drawn) = _any_rows(problem), rows_of(problem)
-    sizes = Sizes(rows, known.columns, problem.k, drawn, *known.rest)
-    tile = swapped_tile_of(sizes, sms) if rows <= known.few else whole_tile_of(sizes, sms, problem.gather)
-    return Shape(tile, known.segments, factors=known.factors)
+    sizes = Sizes(filled[0], known.columns, problem.k, filled[1], *known.rest)
+    return swapped_tile_of(sizes, sms) if filled[0] <= known.few else whole_tile_of(sizes, sms, problem.gather)
 
 
 def rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:
@@ -73,6 +79,23 @@ def rows_of(problem: GroupedMatmulDescriptor) -> tuple[int, int]:
         return problem.total_num_rows, problem.groups
     drawn = max(1, min(problem.groups, problem.total_num_rows))
     return -(-problem.total_num_rows // drawn), drawn
+
+
+def _by_rows(problem: GroupedMatmulDescriptor, target: Target) -> Callable[[int], Hashable] | None:
+    """The tile."""
+    if problem.layout == "masked":
+        return None
+    sms, known, groups = min(target.sm_count, problem.sm_limit or target.sm_count), _any_rows(problem), max(1, problem.groups)
+    of_many = whole_works((known.columns, problem.k, groups, *known.rest), sms, problem.gather)
+
+    def key(rows: int) -> Hashable:
+        mean = -(-rows // groups)
+        if rows >= groups and mean > known.few:
+            return fastest(of_many, mean), ptxas.reasons()
+        drawn = max(1, min(groups, rows))
+        return _tile_of(problem, known, target, (-(-rows // drawn), drawn)), ptxas.reasons()
+
+    return key
 
 
 def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]:
@@ -85,7 +108,7 @@ def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]
         yield from lacks_of_bytes(problem)
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
@@ -95,4 +118,4 @@ def _declines(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason,
     return _unfit(problem, target) or tuple(many) or ptxas.reasons()
 
 
-CANDIDATE = candidate(_FORM, _declines, _shape)
+CANDIDATE = replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows)

@@ -11,8 +11,9 @@ from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
 from opfacade.backends.cuda.matmul import grouped as matmul_grouped
 from opfacade.backends.cuda.matmul.copied import Copied, CopiedGroups, segments_of, shape_of
 from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization, memoize_last
+from opfacade.core.descriptor import memoize_last
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
@@ -63,12 +64,12 @@ def _lacks_of_plain(problem: GroupedMatmulDescriptor, target: Target) -> Iterato
         yield from support.choice_reason("OPF-S003", "weight_format", problem.weight_format.dtype, (None,))
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(matmul_coded_mma.lacks_of_groups(problem, target, _ARCHS, _CODES))
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit_plain(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks_of_plain(problem, target))
 

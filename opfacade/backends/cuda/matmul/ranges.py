@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul.tiles import Sizes, tile_of
+from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
-from opfacade.core.descriptor import cached_by_specialization
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import GroupedMatmulDescriptor
@@ -44,7 +44,7 @@ def _lacks(problem: GroupedMatmulDescriptor, target: Target) -> Iterator[Reason]
         yield from lacks_of_bytes(problem)
 
 
-@cached_by_specialization
+@at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 

@@ -110,7 +110,7 @@ class _Work(NamedTuple):
     round: tuple[float, float, float]  # ns per wave of full tiles: products, loads of an SM, and the rest
 
 
-class _Works(NamedTuple):
+class Works(NamedTuple):
     """The tiles of all products that differ in rows alone. last: the index of the fastest tile for the previous number of rows.
     by_rate: (lower bound of the nanoseconds per row if there are many, 0: unknown; lower bound of the nanoseconds of one round;
     index of the tile), sorted. high: the largest number of rows of a cluster."""
@@ -121,9 +121,9 @@ class _Works(NamedTuple):
     high: int
 
 
-def _of(works: tuple[_Work, ...]) -> _Works:
+def _of(works: tuple[_Work, ...]) -> Works:
     rates = sorted((*_rates(work), at) for at, work in enumerate(works))
-    return _Works(works, [0], tuple(rates), max([work.height for work in works], default=0))
+    return Works(works, [0], tuple(rates), max([work.height for work in works], default=0))
 
 
 def _rates(work: _Work) -> tuple[float, float]:
@@ -135,7 +135,7 @@ def _rates(work: _Work) -> tuple[float, float]:
 
 @lru_cache(maxsize=4096)
 def tile_of(sizes: Sizes, sms: int) -> Tile:
-    return _fastest(_running(sizes, sms), sizes.rows)
+    return fastest(_running(sizes, sms), sizes.rows)
 
 
 def tiles_by_time(sizes: Sizes, sms: int) -> list[Tile]:
@@ -144,19 +144,19 @@ def tiles_by_time(sizes: Sizes, sms: int) -> list[Tile]:
     return [work.tile for work in works]
 
 
-def _running(sizes: Sizes, sms: int) -> _Works:
+def _running(sizes: Sizes, sms: int) -> Works:
     """The tiles without those splits whose CTAs, which wait for each other, would not run concurrently."""
     works = _works(sizes[1:], sms)
     if sizes.segments == 1:
         return works
     running = tuple([work for work in works.works if work.tile.split == 1 or _resident(work, sizes.rows, sms)])
-    return _Works(running, [0], tuple([(0.0, 0.0, at) for at in range(len(running))]), 0)
+    return Works(running, [0], tuple([(0.0, 0.0, at) for at in range(len(running))]), 0)
 
 
 @lru_cache(maxsize=4096)
 def whole_tile_of(sizes: Sizes, sms: int, alone: bool) -> Tile:
     """The fastest tile without a split. alone: also without a cluster."""
-    return _fastest(_whole_works(sizes[1:], sms, alone), sizes.rows)
+    return fastest(whole_works(sizes[1:], sms, alone), sizes.rows)
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +171,7 @@ def nanoseconds(tile: Tile, sizes: Sizes, sms: int) -> float:
     return _time(_work(tile, sizes, sms), sizes.rows)
 
 
-def _fastest(of: _Works, rows: int) -> Tile:
+def fastest(of: Works, rows: int) -> Tile:
     """The first of the fastest tiles. The previous answer is timed first; a tile whose partial time is longer is skipped. With
     many rows, the search ends at the first tile whose rate is too slow."""
     works, [last], by_rate, high = of
@@ -199,14 +199,14 @@ def _fastest(of: _Works, rows: int) -> Tile:
 
 
 @lru_cache(maxsize=1024)
-def _works(rest: tuple[Any, ...], sms: int) -> _Works:
+def _works(rest: tuple[Any, ...], sms: int) -> Works:
     """rest: all sizes except rows. Only rows differ between the steps of a server, so the result is cached."""
     sizes = Sizes(0, *rest)
     return _of(tuple(_work(tile, sizes, sms) for tile in (*_fitting(sizes, sms), *_of_halves(sizes))))
 
 
 @lru_cache(maxsize=1024)
-def _whole_works(rest: tuple[Any, ...], sms: int, alone: bool) -> _Works:
+def whole_works(rest: tuple[Any, ...], sms: int, alone: bool) -> Works:
     sizes = Sizes(0, *rest)
     whole = (tile for tile in _fitting(sizes, sms) if tile.split == 1 and (tile.cluster == 1 or not alone))
     return _of(tuple(_work(tile, sizes, sms) for tile in whole))

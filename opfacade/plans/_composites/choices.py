@@ -1,0 +1,154 @@
+"""The candidate of each step of a composite plan. What no size changes is chosen once; for a new size, the tiles of the other
+steps name a choice that was made before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from opfacade.core.any_size import AtAnySize
+from opfacade.core.candidate import COMPILER_TOO_OLD, WORKSPACE_ALIGNMENT, Candidate, Reason
+from opfacade.core.descriptor import Descriptor, memoize_last, operands_of
+from opfacade.core.sku import KernelSku
+from opfacade.core.target import Target
+from opfacade.plans._composites.growing import Growing, Stepwise, growing_of
+from opfacade.plans._composites.steps import places
+from opfacade.select import registry
+
+_ROWS = {"total_num_rows", "num_x_rows"}
+_MOST_MADE = 256
+
+
+class Choice(NamedTuple):
+    """The candidate of a step, with its SKU and workspace; None if the backend has none. reasons: if there is a candidate, only
+    that the compiler is too old."""
+
+    name: str
+    candidate: Candidate | None
+    reasons: Sequence[Reason]
+    sku: KernelSku | None = None
+    workspace: int = 0
+    sku_id: str = ""
+
+
+class Answer(NamedTuple):
+    """The choice of each step; the ids of their kernels; the reasons against any; bytes of the workspace: the tensors between
+    steps, and the largest workspace of a step."""
+
+    chosen: Sequence[Choice]
+    ids: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    workspace: int
+
+
+class Other(NamedTuple):
+    """A step whose choice changes with the number of rows. factor: its rows per row. first: the candidate that is asked first.
+    by_rows: that of `first` for this step, if it has one."""
+
+    at: int
+    factor: int
+    first: Candidate | None
+    by_rows: Callable[[int], Hashable] | None
+
+
+class Kept(NamedTuple):
+    """The choices of all steps at one row. others: the steps whose choices change with the number of rows. made: answers
+    without tensors between steps, by what `by_rows` of the others said."""
+
+    choices: Sequence[Choice]
+    others: tuple[Other, ...]
+    made: dict[tuple[Hashable, ...], Answer]
+
+
+@memoize_last
+def chosen(problem: Stepwise[Any], backend: str, target: Target) -> Answer:
+    growing = growing_of(problem)
+    if growing is None:
+        steps = problem.steps()
+        found = [_choice(step.name, step.problem, backend, target) for step in steps]
+        return answer_of(found, places(operands_of(problem), steps)[1])
+    rows, kept = growing.rows_of(problem), _kept(growing, backend, target)
+    said = tuple([None if one.by_rows is None else one.by_rows(one.factor * rows) for one in kept.others])
+    known = kept.made.get(said) or _made(growing, kept, said, rows, backend, target)
+    between = growing.bytes_at(rows)
+    return Answer(known[0], known[1], known[2], between + -between % WORKSPACE_ALIGNMENT + known[3])
+
+
+def _made(growing: Growing, kept: Kept, said: tuple[Hashable, ...], rows: int, backend: str, target: Target) -> Answer:
+    found = [*kept.choices]
+    for other in kept.others:
+        found[other.at] = _choice(growing.steps[other.at].name, growing.problem(other.at, rows), backend, target)
+    answer = answer_of(tuple(found), 0)
+    if None not in said and all(found[other.at].candidate is other.first for other in kept.others):
+        if len(kept.made) >= _MOST_MADE:
+            kept.made.clear()
+        kept.made[said] = answer
+    return answer
+
+
+def answer_of(found: Sequence[Choice], between: int) -> Answer:
+    """between: bytes of the tensors between steps."""
+    ids = tuple([one.sku_id for one in found if one.sku_id])
+    reasons = dict.fromkeys(_of_step(one.name, reason) for one in found for reason in one.reasons)
+    own = between + -between % WORKSPACE_ALIGNMENT
+    return Answer(found, ids, tuple(reasons), own + max([one.workspace for one in found]))
+
+
+@lru_cache(maxsize=64)
+def _offered(kind: type[Descriptor[Any]], backend: str) -> tuple[Candidate, ...]:
+    return tuple(one for one in registry.candidates_for(kind) if one.backend == backend)
+
+
+@lru_cache(maxsize=256)
+def _kept(growing: Growing, backend: str, target: Target) -> Kept:
+    choices = tuple(_choice(step.name, step.problem, backend, target) for step in growing.steps)
+    free = [_is_free(step.problem, choice, backend) for step, choice in zip(growing.steps, choices, strict=True)]
+    return Kept(choices, tuple(_other(growing, at, backend, target) for at, kept in enumerate(free) if not kept), {})
+
+
+def _is_free(problem: Descriptor[Any], choice: Choice, backend: str) -> bool:
+    """Whether no size changes the choice."""
+    offered = _offered(type(problem), backend)
+    asked = offered if choice.candidate is None else offered[: offered.index(choice.candidate) + 1]
+    return all(one.size_free for one in asked)
+
+
+def _other(growing: Growing, at: int, backend: str, target: Target) -> Other:
+    problem, factors = growing.steps[at].problem, growing.factors[at]
+    first = next((one for one in _offered(type(problem), backend) if not _refuses(one, problem, target)), None)
+    make = first.by_rows if first is not None and factors.keys() <= _ROWS else None
+    return Other(at, factors.get("total_num_rows", 0), first, make and make(problem, target))
+
+
+def _refuses(candidate: Candidate, problem: Descriptor[Any], target: Target) -> bool:
+    """Whether the candidate refuses the problem at every size."""
+    found = candidate.declines(problem, target)
+    return bool(found) and isinstance(found, AtAnySize)
+
+
+def _choice(name: str, problem: Descriptor[Any], backend: str, target: Target) -> Choice:
+    """The first candidate that accepts the problem, apart from a compiler that is too old; otherwise the reasons of the
+    candidate that is nearest to it."""
+    refusals: list[Sequence[Reason]] = []
+    for one in _offered(type(problem), backend):
+        reasons = one.declines(problem, target)
+        if not reasons or all(reason.code == COMPILER_TOO_OLD for reason in reasons):
+            sku = one.sku(problem, target)
+            return Choice(name, one, reasons, sku, one.workspace(problem, target), sku.id)
+        refusals.append(reasons)
+    none = (Reason("OPF-S003", "op", problem.op, f"an op with a candidate of {backend}"),)
+    return Choice(name, None, min(refusals, key=_distance) if refusals else none)
+
+
+def _distance(reasons: Sequence[Reason]) -> tuple[int, int]:
+    """How far a candidate is from a problem: by the number of its reasons; with equal numbers, the nearer one serves a field
+    and refuses a part of it."""
+    return len(reasons), -max(reason.field.count(".") for reason in reasons)
+
+
+def _of_step(name: str, reason: Reason) -> Reason:
+    """The reason, with the step's name before the field; unchanged for the compiler, which all steps share."""
+    if reason.code == COMPILER_TOO_OLD:
+        return reason
+    return Reason(reason.code, f"{name}.{reason.field}", reason.got, reason.allowed, reason.hint)
