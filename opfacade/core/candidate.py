@@ -71,8 +71,8 @@ class Candidate:
     needs: (descriptor, its operands) -> the operands as this implementation takes them, with stricter strides or alignment;
     None if it takes all operands that the descriptor permits. Calls are checked against these operands.
     size_free: whether refusals, SKU and workspace are the same for all problems of one specialization key.
-    by_rows: (problem, target) -> a function of total_num_rows: of problems that differ in their rows alone, those with equal
-    results have the same refusals, SKU and workspace; None if rows determine more.
+    by_rows: (problem, target) -> a function of the number of rows: of problems that differ in their rows alone, those with
+    equal results have the same refusals, SKU and workspace; None if rows determine more.
     """
 
     backend: str
