@@ -76,7 +76,7 @@ class Shards(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What callers pass for an operand in the form TwoLevel."""
+    """A value for an operand in the form TwoLevel."""
 
     codes: Any
     scale: Any
