@@ -15,7 +15,7 @@ from opfacade.core.construction import Spelled
 from opfacade.core.elsewhere import OPERANDS
 from opfacade.core.forms import Operand, Parts, expanded, too_large
 from opfacade.core.model import INT64_MAX, Version, Written, contradiction
-from opfacade.core.operands import TensorSpec, is_finite, nbytes, split_rows, valid_count
+from opfacade.core.operands import TensorSpec, is_finite, split_rows, valid_count
 from opfacade.core.request_tables import RequestTables
 from opfacade.core.tensor_lists import add_declared, add_parts
 
@@ -277,7 +277,7 @@ def _operands_of(descriptor: Descriptor[Any]) -> Mapping[str, TensorSpec]:
     """Checks that 64-bit signed byte offsets reach all elements of each operand."""
     operands = expanded(descriptor.operands())
     for name, spec in operands.items():
-        if nbytes([spec]) > INT64_MAX:
+        if spec.nbytes > INT64_MAX:
             raise contradiction(*too_large(type(descriptor).model_fields, name, spec))
     return MappingProxyType(operands)
 

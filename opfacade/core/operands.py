@@ -89,6 +89,11 @@ class TensorSpec(NamedTuple):
         return self.rules is not None and self.rules.elsewhere
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the elements; dimensions that the caller chooses count as 0."""
+        return numel(self) * ITEMSIZE[self.dtype]
+
+    @property
     def written(self) -> bool:
         return self.role in ("out", "inout")
 
@@ -157,4 +162,4 @@ def numel(spec: TensorSpec, free: int = 0) -> int:
 
 
 def nbytes(specs: Sequence[TensorSpec]) -> int:
-    return sum(numel(spec) * ITEMSIZE[spec.dtype] for spec in specs)
+    return sum(spec.nbytes for spec in specs)

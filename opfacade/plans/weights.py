@@ -16,9 +16,9 @@ from opfacade.plan import Plan
 from opfacade.plans._composites.growing import Stepwise
 from opfacade.plans._weights import stored as _stored_weight
 from opfacade.plans._weights import stored_steps as _stored_steps
+from opfacade.plans._weights.form import WeightForm
 from opfacade.plans._weights.stored import STORED, Source
 from opfacade.plans._weights.weight import Weight
-from opfacade.plans._weights.weight import operands as weight_operands
 from opfacade.plans._weights.weight import wrong_values as wrong_weights
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Layouts(Stepwise[ArgsT]):
         packs, weight = self.op == "pack_weights", self.weight_format
         lead = (Dim("batch", self.batch),) if self.batch > 1 else ()
         found = {name: _role(spec, not packs) for name, spec in self._stored(lead).items()}
-        made = weight_operands(weight, lead, Dim("n", self.n), self.k)
+        made = WeightForm(weight, lead, Dim("n", self.n), self.k).tensors("weight")
         made.pop("weight_global", None)
         return found | {name: _role(spec, packs) for name, spec in made.items()}
 
@@ -94,7 +94,7 @@ class _Layouts(Stepwise[ArgsT]):
             dtype: DType = "i32" if weight.zero == "int" else weight.scale_dtype
             found["stored_zero"] = _any((*lead, *_stored_weight.zero_axes(self)), dtype)
         if weight.num_groups is not None:
-            found["stored_groups"] = weight_operands(weight, (), Dim("n", self.n), self.k)["weight_groups"]
+            found["stored_groups"] = WeightForm(weight, (), Dim("n", self.n), self.k).tensors("weight")["weight_groups"]
         return found
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import ArgsT, Descriptor, DescriptorT, operands_of
 from opfacade.core.model import INT32_MAX, INT64_MAX
-from opfacade.core.operands import nbytes
 from opfacade.plans._composites.steps import ALIGNMENT, Step, fitted, held_by, together
 
 
@@ -33,10 +32,10 @@ class Growing:
         """steps: for one row. doubled: for two rows."""
         self.name, self.steps = name, tuple(steps)
         self.factors = tuple(_factors(one, two) for one, two in zip(steps, doubled, strict=True))
-        largest = max(nbytes([spec]) for step in doubled for spec in operands_of(step.problem).values())
+        largest = max(spec.nbytes for step in doubled for spec in operands_of(step.problem).values())
         self.most = min(INT32_MAX // max(max(one.values(), default=1) for one in self.factors), INT64_MAX // max(1, largest))
         spans, wide = held_by(operands, steps), held_by(operands, doubled)
-        sizes = [(nbytes([spans[name].spec]), nbytes([wide[name].spec])) for name in sorted(spans)]
+        sizes = [(spans[name].spec.nbytes, wide[name].spec.nbytes) for name in sorted(spans)]
         self.bytes = [(2 * size - more, more - size) for size, more in sizes]  # (fixed, per row) of each tensor
         self.together = together([(spans[name].first, spans[name].last) for name in sorted(spans)])
 

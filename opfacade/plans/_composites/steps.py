@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opfacade.core.descriptor import Descriptor, operands_of
-from opfacade.core.operands import TensorSpec, nbytes
+from opfacade.core.operands import TensorSpec
 from opfacade.select import registry
 
 ALIGNMENT = 256
@@ -111,5 +111,5 @@ def held_by(operands: Mapping[str, object], steps: Sequence[Step]) -> dict[str, 
 
 
 def _bytes(spec: TensorSpec) -> int:
-    size = nbytes([spec])
+    size = spec.nbytes
     return size + -size % ALIGNMENT

@@ -10,7 +10,8 @@ from opfacade.plans._folds.ragged import ranges_of
 from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS, OUT_SCALE
 from opfacade.plans._matmul.fields import CallTensors
 from opfacade.plans._matmul.scaling import BLOCK, Scaling
-from opfacade.plans._weights import weight as _weight
+from opfacade.plans._weights.form import WeightForm
+from opfacade.plans._weights.weight import Weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +43,7 @@ class GroupedFields(Protocol):
     @property
     def scaling(self) -> Scaling | None: ...
     @property
-    def weight_format(self) -> _weight.Weight | None: ...
+    def weight_format(self) -> Weight | None: ...
     @property
     def bias(self) -> bool: ...
     @property
@@ -88,7 +89,7 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
         "weight": _spec((*own, n, k) if problem.weight_layout == "nk" else (*own, k, n), problem.dtype),
     }
     if problem.weight_format is not None:
-        found |= _codes(problem.weight_format, groups, n, problem.k)
+        found |= WeightForm(problem.weight_format, (groups,), n, problem.k, factors=(groups,)).tensors("weight")
     if problem.bias:
         dtype = problem.bias_dtype or problem.result
         found["bias"] = TensorSpec((groups, n), dtype, "in", "contiguous", ITEMSIZE[dtype])
@@ -103,11 +104,6 @@ def operands(problem: GroupedFields) -> dict[str, TensorSpec]:
     if problem.result in EIGHT_BIT_RESULTS:
         found["out_scale"] = OUT_SCALE
     return found | _tables(problem, rows)
-
-
-def _codes(weight: _weight.Weight, groups: Dim, n: Dim, k: int) -> dict[str, TensorSpec]:
-    found = _weight.operands(weight, (groups,), n, k)
-    return found | ({"weight_global": TensorSpec((groups,), "f32", "in", "contiguous", 4)} if weight.global_scale else {})
 
 
 def _rows_of_x(problem: GroupedFields, rows: Dims, room: Dims) -> Dims:

@@ -8,7 +8,7 @@ from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.operands import Dim, TensorSpec, counted_by, num_valid_spec
 from opfacade.plans._matmul.checks import EIGHT_BIT_RESULTS, OUT_SCALE
 from opfacade.plans._matmul.scaling import BLOCK, Scaling
-from opfacade.plans._weights import weight as _weight
+from opfacade.plans._weights.form import WeightForm
 
 if TYPE_CHECKING:
     from opfacade.plans._matmul.fields import DenseFields
@@ -22,7 +22,7 @@ def operands(problem: DenseFields) -> dict[str, TensorSpec]:
         "x": _rows(problem, (rows, k) if problem.x_layout == "mk" else (k, rows), problem.dtype),
     }
     if problem.weight_format is not None:
-        found |= _weight.operands(problem.weight_format, _batched(problem, ()), n, problem.k)
+        found |= WeightForm(problem.weight_format, _batched(problem, ()), n, problem.k).tensors("weight")
     else:
         found["weight"] = _rows(problem, (n, k) if problem.weight_layout == "nk" else (k, n), problem.dtype)
     out = _rows(problem, (rows, out_n), problem.result)

@@ -15,6 +15,7 @@ from opfacade.plans._moe.layer_fields import LayerFields
 from opfacade.plans._moe.route import RouteDescriptor
 from opfacade.plans._moe.rows import MoeCombineDescriptor, MoeGatherDescriptor
 from opfacade.plans._moe.sort import MoeSortDescriptor
+from opfacade.plans._weights.form import WeightForm
 from opfacade.programs.activations import ACTIVATIONS, sigmoid
 from opfacade.programs.expression import Node, apply, constant
 
@@ -32,7 +33,7 @@ def operands(d: LayerFields) -> dict[str, TensorSpec]:
         found |= quantised.weights(found, {"up": (local, wide, hidden), "down": (local, hidden, width)}, d.scaling)
     if d.weight_format is not None:
         for name, rows_of, k in (("up", wide, d.hidden), ("down", hidden, d.width)):
-            found |= coded.operands(d.weight_format, name, local, rows_of, k)
+            found |= WeightForm(d.weight_format, (local,), rows_of, k, factors=(local,)).tensors(name)
     if d.bias:
         dtype = d.bias_dtype or d.dtype
         for name, columns in (("up_bias", wide), ("down_bias", hidden)):

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from opfacade.core.dtypes import ITEMSIZE, DType
 from opfacade.core.model import Count, Size, Written, contradiction
-from opfacade.core.operands import Contents, Dim, TensorSpec, index_spec
 from opfacade.plans._matmul.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
 WIDE = ("f16", "bf16", "f32")  # element types of x
 _NARROW = "f8_e4m3"  # type of x that is quantised with separate scales
-_ZEROS = 128  # upper bound of zero points: bf16 represents all differences exactly
 _CODES = {"int4": (-8, 7), "uint4": (0, 15)}  # ranges of codes that may have zero points
 
 
@@ -156,23 +153,4 @@ def wrong_values(name: str, tensor: Tensor, found: Wrong | None) -> Wrong | None
         return found[0] | (whole == 0), "finite values other than 0"
     if name.endswith("_zero") and not tensor.is_floating_point() and tensor.itemsize == 1:
         return tensor > _CODES["uint4"][1], "a code of four bits, 0 to 15"
-    return found
-
-
-def operands(weight: Weight, lead: tuple[Dim, ...], n: Dim, k: int) -> dict[str, TensorSpec]:
-    """The weight, and the operands that define its codes. lead: the axes before n."""
-    codes = TensorSpec((*lead, n, Dim("k / 2, up", (k + 1) // 2)), "u8", "in", "rows", 1)
-    if not weight.packed:
-        codes = TensorSpec((*lead, n, Dim("k", k)), "f8_e4m3", "in", "rows", 1)
-    table = (*lead, n, Dim("groups of k", weight.groups(k)))
-    scale = TensorSpec(table, weight.scale_dtype, "in", "strided", ITEMSIZE[weight.scale_dtype])
-    found = {"weight": codes, "weight_scale": scale}
-    if weight.zero != "none":
-        dtype: DType = "u8" if weight.zero == "int" else weight.scale_dtype
-        bounds = (0, _ZEROS) if weight.zero == "int" else None
-        found["weight_zero"] = TensorSpec(table, dtype, "in", "strided", ITEMSIZE[dtype], contents=Contents(bounds))
-    if weight.global_scale:
-        found["weight_global"] = TensorSpec((Dim("1", 1),), "f32", "in", "contiguous", 4)
-    if weight.num_groups is not None:
-        found["weight_groups"] = index_spec(Dim("k", k), values=(0, weight.num_groups))
     return found
