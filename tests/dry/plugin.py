@@ -88,7 +88,9 @@ def pytest_configure(config):
     device.install(_monkey, ARCH)
     from opfacade import jit
     from opfacade.backends.cuda import support
+    from opfacade.backends.cuda.host import quick
     from opfacade.bench import ceilings
+    from opfacade.core.candidate import NO_FAST_PATHS
     from opfacade.plan import Plan
     from opfacade.testing import determinism, guarded, numerics
     from opfacade.testing import timing as bench
@@ -103,6 +105,7 @@ def pytest_configure(config):
         (support, "launcher", asked.launcher),
         (jit, "load", asked.load),
         (jit, "build", asked.build),
+        (quick, "make", lambda *given: NO_FAST_PATHS.replay),  # stubs of a library replay nothing
         (moment, "refuse_capture", lambda *args: None),
         # Tensors on the CPU name no GPU: without this, they would create a second entry beside the current device's.
         (Channels, "on", lambda channels, device: channel(channels, device or 0)),
