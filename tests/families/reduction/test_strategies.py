@@ -2,9 +2,11 @@
 stay right, so that none of them has a copy of the old number."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import opfacade
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda.folds.strategies import columns, flat, general, scaled, split, spread
 from opfacade.backends.cuda.folds.strategies import ragged as ragged_numbers
@@ -20,6 +22,8 @@ from tests.families.reduction.test_general import GENERAL
 from tests.families.reduction.test_split import auto
 
 SHORT = ragged.reducer("sum")  # also with long rows
+ROOT = Path(opfacade.__file__).parents[1]
+FILES = (columns, flat, general, numbers_of_rows, ragged_numbers, scaled, split, spread)
 SCALED = norm("f32", 40, total_num_rows=300)
 # (file, number, another value, problem, text of the device source, text of the binding); {} is the number.
 NUMBERS = {
@@ -91,3 +95,61 @@ def test_the_shared_memory_of_columns_follows_their_threads(monkeypatch):
     monkeypatch.setattr(columns, "THREADS", 128)
     found.append(re.search(r"kShared = (\d+)", rendered(problem).device)[1])
     assert found == ["576", "160"]  # of 8 bytes, per column: 8 warps and a cluster, 8 columns; 4 and 1, 4 columns
+
+
+DEVICE_COMMENT = re.compile(r"//[^\n]*|{#.*?#}", re.DOTALL)
+PYTHON_COMMENT = re.compile(r"#[^\n]*|\"\"\".*?\"\"\"", re.DOTALL)
+SIZED = re.compile(
+    r"k\w*(?:Threads|Warps|Parts|Slots) = \d+\b(?! \*)|(?:Launch|launch_bounds__|shared)\([^;{]*?\b(?!(?:0|1|32)\b)\d+\b"
+)
+# Where such a number means something else.
+FOLDS = "opfacade/backends/cuda/folds"
+OTHERS = {
+    ("kernels/reduction/reducers.cuh", "64"): "bits",
+    (f"{FOLDS}/config.py", "64"): "lanes of two warps",
+    (f"{FOLDS}/config.py", "100"): "an architecture",
+    (f"{FOLDS}/scatter.py", "1024"): "elements of a row that one warp has",
+    (f"{FOLDS}/scatter.py", "512"): "the same, of wider elements",
+    (f"{FOLDS}/printer.py", "1024"): "entries of a cache",
+    (f"{FOLDS}/level_program.py", "1024"): "entries of a cache",
+}
+
+
+def numbers():
+    """The numbers of all strategies that are too large to stand for anything else, mostly."""
+    found = [value for file in FILES for value in vars(file).values() if not isinstance(value, str)]
+    flat_ones = [one for value in found for one in (value if isinstance(value, tuple) else (value,))]
+    return {str(one) for one in flat_ones if isinstance(one, int) and one >= 64}
+
+
+def copies(text, suffix):
+    """Numbers of strategies in a source, and in device code sizes of launches that are no number of a strategy."""
+    comment, sized = (PYTHON_COMMENT, ()) if suffix == ".py" else (DEVICE_COMMENT, SIZED.findall(DEVICE_COMMENT.sub("", text)))
+    return [*(one for one in re.findall(r"(?<![\w.])\d+(?!\w)", comment.sub("", text)) if one in numbers()), *sized]
+
+
+def test_no_other_source_of_folds_has_a_number_of_a_strategy():
+    paths = [p for at in ("kernels/reduction", "csrc/reduction") for p in (ROOT / at).rglob("*") if p.is_file()]
+    paths += (ROOT / FOLDS).glob("*.py")
+    found = {(p.relative_to(ROOT).as_posix(), one) for p in paths for one in copies(p.read_text(), p.suffix)}
+    assert found == set(OTHERS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "constexpr int kRows = 256;",
+        "const Launch launch = Launch(p.rows, 96);",
+        "__launch_bounds__(96, 1)",
+        ".shared({{ slots }} * kStateBytes).shared(48)",
+        "static constexpr int kMergeWarps = 4;",
+    ],
+)
+def test_a_copied_number_is_found(text):
+    assert copies(text, ".cuh")
+    assert not copies("// " + text, ".cuh")
+
+
+def test_a_copied_number_is_found_in_python():
+    assert copies("_THREADS = 256  # per CTA", ".py") == ["256"]
+    assert copies("n // threads  # 256", ".py") == []
