@@ -228,13 +228,7 @@ class FoldKernel(CudaKernel[F]):
         found = constants(self.layout, program, descriptor.dims(), target) | self.layout.flat(program, target)
         if self.layout.spread(program, target) is None:
             return support.spec_of(self.layout.template, support.pairs(**found), target)
-        found |= {
-            "spread": True,
-            "spread_threads": spread.THREADS,
-            "ctas_per_sm": spread.MIN_CTAS,
-            "far": spread.VECTORS_AT_ONCE,
-        }
-        return support.spec_of("reduction/fold_spread", support.pairs(**found), target)
+        return support.spec_of("reduction/fold_spread", support.pairs(**found, **spread.constants()), target)
 
     def launcher(self, descriptor: F, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
         if self.is_empty(descriptor) or self.layout.spread(self.launched(descriptor), target) is None:
