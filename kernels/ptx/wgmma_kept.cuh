@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// rs: d = a * b^T or d += a * b^T; b has a row for each column of d.
+// rs: d = a * b^T or d += a * b^T; b has a row for each column of d. step: the same for k-step `step` of a panel of b.
 template <class T, int kColumns>
 struct WgmmaKept;
 
@@ -17,6 +17,12 @@ struct WgmmaKept;
       asm volatile(OPF_EXPAND(OPF_WGMMA_FROM_REGISTERS, N, R, KIND, ", 1, 1, 0", OPF_AFTER_##R)                        \
                    : OPF_OPERANDS_##R(d, 0)                                                                            \
                    : OPF_SIXTEEN(OPF_WORD, a, 0), OPF_DESCRIPTORS(b), "r"(static_cast<int>(accumulate))                \
+                   : "memory");                                                                                        \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void step(float (&d)[R], const uint32_t* a, const Descriptors& b, int step, bool accumulate) { \
+      asm volatile(OPF_EXPAND(OPF_WGMMA_FROM_REGISTERS_ONE, N, R, KIND, ", 1, 1, 0", OPF_AFTER_##R)                    \
+                   : OPF_OPERANDS_##R(d, 0)                                                                            \
+                   : OPF_R4_WORDS(a), "r"(b.low + step * b.step), "r"(b.high), "r"(static_cast<int>(accumulate))       \
                    : "memory");                                                                                        \
     }                                                                                                                  \
   }

@@ -3,10 +3,6 @@
 #pragma once
 #include "kernels/ptx/wgmma_kept.cuh"
 
-#define OPF_WGMMA_FROM_REGISTERS_ONE(N, R, KIND, FLAGS, A0, A1, A2, A3, B_LOW, B_HIGH, X, ...)                \
-  "{\n.reg .b64 b;\n.reg .pred p;\nsetp.ne.b32 p, " X ", 0;\nmov.b64 b, {" B_LOW ", " B_HIGH "};\n"            \
-  OPF_WGMMA_STEP(N, R, KIND, OPF_WGMMA_WORDS(A0, A1, A2, A3), "b", "p", FLAGS) "}"
-
 namespace opfacade {
 
 // rs: d = a * b^T or d += a * b^T for k-step `step` of a panel of b.
@@ -23,7 +19,6 @@ struct WgmmaKeptBytes;
                    : "memory");                                                                                        \
     }                                                                                                                  \
   }
-#define OPF_R4_WORDS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
 OPF_WGMMA_KEPT_BYTES(8, 4);
 OPF_WGMMA_KEPT_BYTES(16, 8);

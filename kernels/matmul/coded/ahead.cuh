@@ -1,9 +1,10 @@
-// Accumulates the sums of a warpgroup that computes all segments of k for its columns. It decodes the next panel while the
-// tensor cores multiply the current one. Decoding ahead continues from one segment of k to the next, and tables of the next
+// Accumulates the sums of a warpgroup that computes all segments of k for its columns. It decodes the next panel between the
+// k-steps of the current one. Decoding ahead continues from one segment of k to the next, and tables of the next
 // tile are loaded during the current tile; only the accumulators start again with each segment.
 // requires: ptxas >= 13.3
 #pragma once
 #include "kernels/matmul/coded/warps.cuh"
+#include "kernels/ptx/compute_here.cuh"
 #include "kernels/ptx/wgmma_kept.cuh"
 
 namespace opfacade {
@@ -31,7 +32,8 @@ struct AheadConsumer {
   // Accumulates the sums of one tile. next: the following tile, whose tables are loaded during this one.
   __device__ __forceinline__ void sum(Sums& sums, const Tile& next) {
     Operands a;
-    open(a[0], 0, next);
+    open(0, next);
+    decode(a[0], PanelCodes(line_of_stage(), 0), 0, 0);
     if constexpr (!C::kSegments) return sum_segment(sums, a, 0, p.k, next);
 #pragma unroll 1
     for (int begin = 0; begin < p.k; begin += p.segment) {
@@ -54,14 +56,17 @@ struct AheadConsumer {
   // Multiplies one stage of codes, whose first panel is already decoded. Then decodes the first panel of the next stage, if k
   // has one.
   __device__ __forceinline__ void multiply(Sums& found, Operands& a, int k, bool accumulate, const Tile& next) {
-    const uint32_t line = line_of_stage();
 #pragma unroll
-    for (int panel = 0; panel < kCodesPanels; ++panel) {
-      issue(found, a[panel % 2], accumulate || panel > 0);
-      if (panel + 1 < kCodesPanels) decode(a[(panel + 1) % 2], line, k, panel + 1);
+    for (int panel = 0; panel + 1 < kCodesPanels; ++panel) {
+      const ChunkCodes codes(line_of_stage(), 2 * (panel + 1));
+      begin(found, a[panel % 2], accumulate || panel > 0);
+      end(found, a[panel % 2], a[(panel + 1) % 2], codes, k, panel + 1);
     }
+    begin(found, a[1], true);
     release_codes();
-    if (k + kCodesStep < p.k) open(a[0], k + kCodesStep, next);
+    if (k + kCodesStep >= p.k) return end(found, a[1]);
+    open(k + kCodesStep, next);
+    end(found, a[1], a[0], ChunkCodes(line_of_stage(), 0), k + kCodesStep, 0);
   }
   // Multiplies the last stage of k if it has fewer panels. Each product is waited for before the next panel is decoded, because
   // ptxas may assign the same registers to both.
@@ -70,32 +75,63 @@ struct AheadConsumer {
 #pragma unroll
     for (int panel = 0; panel + 1 < kCodesPanels; ++panel) {
       if (panel * 64 >= p.k - k) break;
-      if (panel > 0) decode(a, line, k, panel);
-      issue(found, a, accumulate || panel > 0);
+      if (panel > 0) decode(a, PanelCodes(line, panel), k, panel);
+      begin(found, a, accumulate || panel > 0);
+      end(found, a);
       wgmma_wait<0>();
     }
     release_codes();
   }
-  __device__ __forceinline__ void decode(uint32_t (&a)[16], uint32_t line, int k, int panel) {
-    decode_panel<C>(a, PanelCodes(line, panel), decoder, tables, both, k / kCodesStep, panel);
+  __device__ __forceinline__ void decode(uint32_t (&a)[16], const PanelCodes& codes, int k, int panel) {
+    decode_panel<C>(a, codes, decoder, tables, both, k / kCodesStep, panel);
   }
-  // Issues the products of a panel. Then waits for those of the previous panel and releases the stage of x that they read.
-  __device__ __forceinline__ void issue(Sums& found, const uint32_t (&a)[16], bool accumulate) {
-    x_ring.wait_full(smem.x_full(x_ring.stage));
+  __device__ __forceinline__ void decode(uint32_t (&a)[16], const ChunkCodes& codes, int k, int panel, int step) {
+    uint32_t found[4];
+    decode_step<C>(found, codes, decoder, tables, both, k / kCodesStep, panel, step);
+    compute_here(found, p.k, smem.base);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[4 * step + i] = found[i];
+  }
+  __device__ __forceinline__ void issue(Sums& found, const uint32_t (&a)[16], int step, bool accumulate) {
+    const Descriptors rows(panel_descriptor(smem.x(x_ring.stage), 1024, 0), 32);
     wgmma_fence();
-    WgmmaKept<typename C::T, C::kTokens>::rs(found, a, Descriptors(panel_descriptor(smem.x(x_ring.stage), 1024, 0), 32), accumulate);
+    WgmmaKept<typename C::T, C::kTokens>::step(found, a + 4 * step, rows, step, accumulate);
+  }
+  // Issues the first k-step of a panel. Then waits for the products of the previous panel and releases the stage of x that they
+  // read.
+  __device__ __forceinline__ void begin(Sums& found, const uint32_t (&a)[16], bool accumulate) {
+    x_ring.wait_full(smem.x_full(x_ring.stage));
+    issue(found, a, 0, accumulate);
     wgmma_commit();
     wgmma_wait<1>();
     release_x();
     before = x_ring.stage;
+  }
+  __device__ __forceinline__ void end(Sums& found, const uint32_t (&a)[16]) {
+#pragma unroll
+    for (int step = 1; step < 4; ++step) issue(found, a, step, true);
+    wgmma_commit();
     x_ring.advance();
   }
-  // Decodes the first panel of the stage that begins at element k.
-  __device__ __forceinline__ void open(uint32_t (&a)[16], int k, const Tile& next) {
+  // Issues the other k-steps of a panel, and decodes panel `panel` of the stage that begins at element k in between: a warp that
+  // issues a product waits until the tensor cores take it, so a warp that issued all four at once would not decode meanwhile.
+  __device__ __forceinline__ void end(Sums& found, const uint32_t (&a)[16], uint32_t (&next)[16], const ChunkCodes& first, int k, int panel) {
+    decode(next, first, k, panel, 0);
+    issue(found, a, 1, true);
+    decode(next, first, k, panel, 1);
+    const ChunkCodes second(line_of_stage(), 2 * panel + 1);
+    issue(found, a, 2, true);
+    decode(next, second, k, panel, 2);
+    issue(found, a, 3, true);
+    wgmma_commit();
+    decode(next, second, k, panel, 3);
+    x_ring.advance();
+  }
+  // Waits for the stage of codes that begins at element k.
+  __device__ __forceinline__ void open(int k, const Tile& next) {
     const int stage = k / kCodesStep;
     if (stage % CodeTables<C>::kStages == 0 && (C::Codes::kSlot != 0 || k == 0)) turn(k + CodeTables<C>::kStages * kCodesStep, next);
     codes_ring.wait_full(smem.codes_full(codes_ring.stage));
-    decode(a, line_of_stage(), k, 0);
   }
   // Switches to the tables that were loaded last. Then starts to load those of the window that begins at element k, or those of
   // the next tile if k is the end.

@@ -66,44 +66,47 @@ struct Decoder {
   }
 };
 
-// The codes of four k-steps, for both columns of a thread. line: shared address of chunk 0 of the first column (see
-// panel_address).
-struct PanelCodes {
-  uint4 found[2][2];  // [pair of k-steps][column]
+// The codes of two k-steps, for both columns of a thread. line: shared address of chunk 0 of the first column (see
+// panel_address). chunk: index of the pair of k-steps in the stage.
+struct ChunkCodes {
+  uint4 found[2];
 
-  __device__ __forceinline__ PanelCodes(uint32_t line, int panel) {
+  __device__ __forceinline__ ChunkCodes(uint32_t line, int chunk) {
 #pragma unroll
-    for (int chunk = 0; chunk < 2; ++chunk)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) found[chunk][half] = load_shared_16((line ^ (2 * panel + chunk) * 16) + half * 1024);
+    for (int half = 0; half < 2; ++half) found[half] = load_shared_16((line ^ chunk * 16) + half * 1024);
   }
 };
 
+// The codes of four k-steps.
+struct PanelCodes {
+  ChunkCodes chunks[2];
+  __device__ __forceinline__ PanelCodes(uint32_t line, int panel) : chunks{{line, 2 * panel}, {line, 2 * panel + 1}} {}
+};
+
 constexpr uint32_t kBothCodes = 0x000f000f;
-// Returns kBothCodes from a register; ptxas would move a constant to a register at each use.
-__device__ __forceinline__ uint32_t both_codes() { return __shfl_sync(0xffffffffu, kBothCodes, 0); }
+// Returns kBothCodes from a register; ptxas would move a constant that it knows to a register at each use.
+__device__ __forceinline__ uint32_t both_codes() { return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? kBothCodes : 0, 0); }
+
+// Decodes the A operand of k-step `step` of panel `panel` of a stage. codes: the codes of this step and of its neighbour.
+template <class C>
+__device__ __forceinline__ void decode_step(uint32_t* a, const ChunkCodes& codes, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel, int step) {
+  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // kSlot 0: no group begins inside a stage
+  const uint32_t own = threadIdx.x % 4 | 0x4440u;  // one byte
+  const int k = panel * 64 + step * 16;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint4& w = codes.found[half];
+    if (C::Codes::kSlot != 0 && k % kSlot == 0) decoder[half].take(tables.of(half, stage, k / kSlot));
+    a[half] = decoder[half].two(__byte_perm(step % 2 == 0 ? w.x : w.z, 0, own), both);
+    a[half + 2] = decoder[half].two(__byte_perm(step % 2 == 0 ? w.y : w.w, 0, own), both);
+  }
+}
 
 // Decodes the A operand of the k-steps of panel `panel` of a stage.
 template <class C>
 __device__ __forceinline__ void decode_panel(uint32_t (&a)[16], const PanelCodes& codes, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panel) {
-  constexpr int kSlot = C::Codes::kSlot == 0 ? 1024 : C::Codes::kSlot;  // kSlot 0: no group begins inside a stage
-  const uint32_t own = threadIdx.x % 4 | 0x4440u;  // one byte
 #pragma unroll
-  for (int chunk = 0; chunk < 2; ++chunk) {
-    const int k = panel * 64 + chunk * 32;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4& w = codes.found[chunk][half];
-      uint32_t* step = a + 8 * chunk + half;
-      const uint32_t word[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = k + 8 * i;
-        if (C::Codes::kSlot != 0 && at % kSlot == 0) decoder[half].take(tables.of(half, stage, at / kSlot));
-        step[2 * i] = decoder[half].two(__byte_perm(word[i], 0, own), both);
-      }
-    }
-  }
+  for (int step = 0; step < 4; ++step) decode_step<C>(a + 4 * step, codes.chunks[step / 2], decoder, tables, both, stage, panel, step);
 }
 
 }  // namespace opfacade

@@ -121,7 +121,7 @@ __device__ __forceinline__ void start_barriers(const MatmulParams& p, CodedShare
 template <class C>
 __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
   constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : C::kGrouped ? 88 : 56, kConsumer = kWarpgroups == 4 ? 104 : C::kGrouped ? 208 : 224;
-  static_assert(kWarpgroups == 4 || kWarpgroups == 2, "registers are shared out for two or four");
+  static_assert(kWarpgroups == 4 || kWarpgroups == 2 || kWarpgroups == 1, "registers are shared out for two or four");
   static_assert(C::kAlong == 1 || C::kBeside == 1, "warpgroups lie along k or side by side");
   static_assert(fit_registers(kProducer + kWarpgroups * kConsumer, 1 + kWarpgroups), "warpgroups would wait for registers for ever");
   const int group = threadIdx.x / kWarpgroup - 1;  // negative: the producer
@@ -132,12 +132,12 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
   wait_for_previous();
   const CodedTiles<C> tiles(p);
   if (group < 0) {
-    release_registers<kProducer>();
+    if constexpr (kWarpgroups > 1) release_registers<kProducer>();
     produce_coded<C>(p, smem, tiles);
     if constexpr (C::kZeroTail) clear_rest<C>(p);
     for (int i = 0; C::kSplit > 1 && i < 2 * CodedShared<C>::kRounds; ++i) cluster_sync();  // as often as consumers do
   } else {
-    acquire_registers<kConsumer>();
+    if constexpr (kWarpgroups > 1) acquire_registers<kConsumer>();
     if constexpr (C::kSplit > 1) consume_split<C>(p, smem, tiles);
     else if constexpr (C::kAlong > 1) consume_along<C>(p, smem, tiles);
     else if constexpr (C::kSize == 2) consume_ahead<C>(p, smem, tiles, group);

@@ -26,6 +26,7 @@ FAULTS = (
     decoded("k is one chain", "segments = matmul_coded.segments_of(n, problem.k)", "segments = None", SIZES, HOST),
     decoded("gates have no place in the workspace", "bytes_of(problem.batch * problem.n * problem.columns * problem.k)",
             "bytes_of(problem.batch * problem.n * problem.k)", SIZES, HOST),
-    decoded("a workspace is never worth it", "return first + wide < _CALL", "return first + wide < 0 * _CALL", SIZES, HOST),
+    decoded("a workspace is never worth it", "return first + wide < matmul_coded",
+            "return first + wide < 0 * matmul_coded", SIZES, HOST),
     decoded("few rows decode first", "if sizes.rows <= _FEW:", "if sizes.rows < 0:", SIZES, HOST),
 )  # fmt: skip

@@ -92,6 +92,7 @@ def test_columns_are_the_numbers_that_codes_stand_for(dtype, group):
 SHAPES = {
     "128": (140, {"rows": 128, "along": 1, "beside": 2, "split": 1, "aside": 1}),
     "128 shared": (140, {"rows": 128, "along": 1, "beside": 2, "split": 1, "aside": 2}),
+    "128 of few columns": (140, {"rows": 128, "along": 1, "beside": 1, "split": 1, "aside": 1}),
     "64": (140, {"rows": 64, "along": 1, "beside": 2, "split": 1, "aside": 1}),
     "64 along, shared": (70, {"rows": 64, "along": 4, "beside": 1, "split": 2, "aside": 2}),
     "64 along": (140, {"rows": 64, "along": 4, "beside": 1, "split": 2, "aside": 1}),
@@ -174,6 +175,7 @@ def test_a_scale_past_the_end_of_n_or_k_makes_no_number():
         (20, {"rows": 8, "split": 1}),
         (130, {"rows": 64, "along": 1, "beside": 2, "split": 1, "aside": 1}),
         (130, {"rows": 128, "along": 1, "beside": 2, "split": 1, "aside": 2}),
+        (130, {"rows": 128, "along": 1, "beside": 1, "split": 1, "aside": 1}),
         (70, {"rows": 32, "along": 4, "beside": 1, "split": 1, "aside": 2}),
     ],
 )
@@ -205,17 +207,32 @@ def test_without_valid_rows_nothing_is_written():
 
 
 def test_the_shape_follows_from_the_sizes():
-    """Warpgroups along k for few rows; if one CTA has all segments, warpgroups share them."""
-    sizes = ((1, 64), (1, 8192), (64, 8192), (128, 8192), (128, 28672), (4096, 64), (4096, 8192))
+    """Warpgroups along k for few rows; if one CTA has all segments, warpgroups share them. One warpgroup of columns if wider
+    tiles leave SMs without a tile."""
+    sizes = (
+        (1, 64),
+        (1, 8192),
+        (64, 8192),
+        (128, 64),
+        (128, 8192),
+        (128, 28672),
+        (256, 4096),
+        (512, 4096),
+        (4096, 64),
+        (4096, 8192),
+    )
     found = {(rows, n): backend.shape_of(backend.Coding(rows, n, 8192), 128, 132) for rows, n in sizes}
-    assert {sizes: (one.rows, one.along, one.split, one.aside) for sizes, one in found.items()} == {
-        (1, 64): (8, 4, 8, 1),
-        (1, 8192): (8, 4, 1, 1),
-        (64, 8192): (64, 4, 1, 2),
-        (128, 8192): (64, 4, 1, 2),
-        (128, 28672): (128, 1, 1, 1),
-        (4096, 64): (128, 1, 1, 1),
-        (4096, 8192): (128, 1, 1, 1),
+    assert {sizes: (one.rows, one.along, one.beside, one.split, one.aside) for sizes, one in found.items()} == {
+        (1, 64): (8, 4, 1, 8, 1),
+        (1, 8192): (8, 4, 1, 1, 1),
+        (64, 8192): (64, 4, 1, 1, 2),
+        (128, 64): (64, 4, 1, 8, 1),
+        (128, 8192): (128, 1, 1, 1, 1),
+        (128, 28672): (128, 1, 2, 1, 1),
+        (256, 4096): (128, 1, 1, 1, 1),
+        (512, 4096): (128, 1, 2, 1, 1),
+        (4096, 64): (64, 4, 1, 8, 1),
+        (4096, 8192): (128, 1, 2, 1, 1),
     }
     assert all(one.shared <= 232448 for one in found.values())
     assert backend.shape_of(backend.Coding(40, 8192, 8192), 128, 1).aside == 1

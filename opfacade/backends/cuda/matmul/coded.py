@@ -61,6 +61,18 @@ _FORM = Form(
 )
 
 
+class _Time(NamedTuple):
+    """ns per tile, and per panel of 64 elements of k."""
+
+    tile: float
+    panel: float
+
+
+# Fitted to an H200: ns per call, and the times of a tile, by its rows and warpgroups.
+_CALL = 5500.0
+_TIMES = {(128, 2): _Time(2500.0, 490.0), (128, 1): _Time(2500.0, 250.0), (64, 4): _Time(5300.0, 700.0)}
+
+
 class Coding(NamedTuple):
     """Sizes of a product. n: columns of the weight."""
 
@@ -142,13 +154,23 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Coded:
 
 
 def shape_of(sizes: Coding, slot: int, sms: int) -> Coded:
-    """Up to 128 rows use warpgroups along k, unless there are as many tiles of 128 rows and columns as SMs. All CTAs of a split
-    run concurrently, so a split needs as many SMs as it has CTAs, or all SMs."""
+    """Up to 64 rows use warpgroups along k. More rows use the tile that is fastest in a model. All CTAs of a split run
+    concurrently, so a split needs as many SMs as it has CTAs, or all SMs."""
     segments = segments_of(sizes.n, sizes.k)
-    along, beside = _along(sizes, segments, slot, sms), Coded(64 if sizes.rows <= 64 else 128, 1, 2, 1, segments, slot)
+    along = _along(sizes, segments, slot, sms)
     fits = along.split == 1 or sms >= _ALL or _ctas(along, sizes) <= sms
-    few = sizes.rows <= 64 or (sizes.rows <= 128 and _ctas(beside, sizes) < sms)
-    return along if fits and few else beside
+    if sizes.rows <= 64:
+        return along if fits else Coded(64, 1, 2, 1, segments, slot)
+    shapes = [Coded(128, 1, beside, 1, segments, slot) for beside in (2, 1)] + ([along] if fits else [])
+    return min(shapes, key=lambda shape: nanoseconds(shape, sizes, sms))
+
+
+def nanoseconds(shape: Coded, sizes: Coding, sms: int) -> float:
+    """The time of a product in ns."""
+    time, length = _TIMES[shape.rows, shape.along * shape.beside], sizes.k
+    if shape.along > 1 and shape.segments is not None:
+        length = shape.segments.length
+    return _CALL + -(-_ctas(shape, sizes) // sms) * (time.tile + length / 64 * time.panel)
 
 
 def _ctas(shape: Coded, sizes: Coding) -> int:

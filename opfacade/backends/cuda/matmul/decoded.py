@@ -20,8 +20,6 @@ from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Reason
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
-# Time in ns of the kernel that decodes to registers, fitted to an H200: per call, per tile, per panel of 64 elements of k.
-_CALL, _TILE, _PANEL = 4000.0, 2500.0, 490.0
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 _PLAIN, _PAIR, _WIDE = Tile(128, 128, 1), Tile(128, 128, 1, 2), Tile(128, 192, 1)
 _WAIT = 1.05  # factor for the time of the wide tile, whose warpgroups wait at the end of a segment
@@ -97,8 +95,8 @@ def pays(sizes: Sizes, sms: int) -> bool:
         return False
     wide = nanoseconds(tile_of(sizes, sms, sizes.rows), sizes, sms)
     first = first_of(sizes.batch * sizes.columns * sizes.k)
-    tiles = -(-sizes.rows // _TILE_ROWS) * -(-sizes.columns // _TILE_COLUMNS) * sizes.batch
-    return first + wide < _CALL + -(-tiles // sms) * (_TILE + sizes.k / 64 * _PANEL)
+    coding = matmul_coded.Coding(sizes.rows, sizes.columns, sizes.k, sizes.batch)
+    return first + wide < matmul_coded.nanoseconds(matmul_coded.shape_of(coding, 0, sms), coding, sms)
 
 
 def _scratch(problem: MatmulDescriptor) -> int:

@@ -24,13 +24,16 @@ struct Descriptors {
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() { simt::close_products(); }
+// A warp waits as a whole: after it, no lane reads operands for another lane's product.
 template <int kPending>
 void wgmma_wait() {
   simt::await_products(kPending);
+  __syncwarp();
 }
 template <int kPlace>
 void wgmma_wait_all_at() {
   simt::await_products(0);
+  __syncwarp();
 }
 template <class X, int kCount>
 void pin(X (&)[kCount]) {}

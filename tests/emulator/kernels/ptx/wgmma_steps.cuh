@@ -12,12 +12,15 @@ struct WgmmaOfRegisters {
   static void rs_two(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b) {
     simt::ask_product([&d, a, b] { make(d, a, b, true, 2); });
   }
+  static void step(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, int step, bool accumulate) {
+    simt::ask_product([&d, a, b, step, accumulate] { make(d, a, b, accumulate, step + 1, step); });
+  }
 
  private:
-  static void make(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate, int steps) {
+  static void make(float (&d)[kColumns / 2], const uint32_t* a, const Descriptors& b, bool accumulate, int stop, int first = 0) {
     for (float& x : d) x = accumulate ? x : 0.f;
-    for (int step = 0; step < steps; ++step) {
-      const auto all = simt::exchange(a + 4 * step, 4);
+    for (int step = first; step < stop; ++step) {
+      const auto all = simt::exchange(a + 4 * (step - first), 4);
       float rows[2][16];
       for (int half = 0; half < 2; ++half)
         for (int k = 0; k < 16; ++k) {
