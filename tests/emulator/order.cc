@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -19,7 +20,8 @@ bool watched = false;
 
 namespace {
 
-using Clock = std::vector<uint32_t>;  // for each thread of the cluster, how many of its arrivals happened before
+// How many arrivals of each thread of the cluster happened before, then how many copies that each has issued.
+using Clock = std::vector<uint32_t>;
 
 // Accesses since the last write: the writer, and the readers, each at its own time.
 struct Byte {
@@ -34,6 +36,8 @@ struct Memory {
 std::vector<Clock> clocks;
 std::unordered_map<uintptr_t, Clock> phases;
 std::vector<Memory> memories;
+std::vector<uint32_t> issued;  // copies, by each thread
+bool copies = false;           // the current thread issues a copy
 std::string found;
 
 void join(Clock& into, const Clock& from) {
@@ -41,29 +45,43 @@ void join(Clock& into, const Clock& from) {
   for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 uintptr_t key(const void* barrier, unsigned phase) { return reinterpret_cast<uintptr_t>(barrier) << 1 | phase; }
+size_t threads() { return issued.size(); }
 uint32_t number() { return current->block->number * blockDim.x + current->thread; }
 
 void report(uint32_t other, const char* what, size_t byte) {
   if (!found.empty()) return;
-  const auto name = [](uint32_t i) { return "thread " + std::to_string(i % blockDim.x) + " of block " + std::to_string(i / blockDim.x); };
+  const auto name = [](uint32_t i) {
+    const uint32_t thread = i % threads();
+    return (i < threads() ? "thread " : "a copy of thread ") + std::to_string(thread % blockDim.x) + " of block " + std::to_string(thread / blockDim.x);
+  };
   found = "a race in shared memory: " + name(number()) + what + name(other) + " byte " + std::to_string(byte) + ", and no barrier orders them";
+}
+
+// One entry for each thread, and room for as many again.
+void keep_latest(std::vector<std::pair<uint32_t, uint32_t>>& readers) {
+  std::sort(readers.begin(), readers.end(), std::greater<>());
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  readers.erase(std::unique(readers.begin(), readers.end(), same), readers.end());
+  readers.reserve(2 * readers.size() + 4);
 }
 
 void look(Byte& byte, size_t at, bool writes) {
   const uint32_t own = number();
   const Clock& clock = clocks[own];
-  if (byte.written > clock[byte.writer]) report(byte.writer, writes ? " overwrites what was written by " : " reads what was written by ", at);
+  const bool copied = byte.writer >= threads(), same_warp = writes && !copies && !copied && byte.writer / 32 == own / 32;
+  if (byte.written > clock[byte.writer] && !same_warp && !(copied && current->multiplies)) report(byte.writer, writes ? " overwrites what was written by " : " reads what was written by ", at);
   if (writes) {
     for (const auto& [reader, time] : byte.readers)
       if (time > clock[reader]) report(reader, " overwrites what was read by ", at);
     byte.readers.clear();
-    byte.writer = own, byte.written = clock[own];
+    byte.writer = copies ? threads() + own : own, byte.written = copies ? issued[own] : clock[own];
     return;
   }
   if (current->multiplies) return;
-  for (auto& [reader, time] : byte.readers)
-    if (reader == own) return void(time = clock[own]);
-  byte.readers.push_back({own, clock[own]});
+  auto& readers = byte.readers;
+  if (!readers.empty() && readers.back().first == own) return void(readers.back().second = clock[own]);
+  if (readers.size() == readers.capacity()) keep_latest(readers);
+  readers.push_back({own, clock[own]});
 }
 
 }  // namespace
@@ -76,6 +94,13 @@ void released(const void* barrier, unsigned phase) {
 void acquired(const void* barrier, unsigned phase) {
   const auto known = phases.find(key(barrier, phase));
   if (known != phases.end()) join(clocks[number()], known->second);
+}
+void copying() { copies = true, ++issued[number()]; }
+void copied(const void* barrier, unsigned phase) {
+  copies = false;
+  Clock& clock = phases[key(barrier, phase)];
+  clock.resize(2 * threads());
+  clock[threads() + number()] = issued[number()];
 }
 void begun(const void* barrier, unsigned phase) { phases.erase(key(barrier, phase)); }
 
@@ -92,7 +117,9 @@ void watch(const Cluster& all, size_t blocks, size_t shared_bytes) {
   watched = wanted != nullptr && *wanted == '1';
   if (!watched) return;
   found.clear(), phases.clear(), memories.clear();
-  clocks.assign(all.threads, Clock(all.threads));
+  copies = false;
+  issued.assign(all.threads, 0);
+  clocks.assign(all.threads, Clock(2 * all.threads));
   for (size_t i = 0; i < clocks.size(); ++i) clocks[i][i] = 1;
   for (size_t i = 0; i < blocks; ++i) memories.push_back({all.blocks[i]->shared, std::vector<Byte>(shared_bytes)});
 }

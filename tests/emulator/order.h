@@ -4,9 +4,11 @@
 // any order in which threads run.
 //
 // A launch watches if SIMT_ORDER=1. It sees all accesses of kernels that are compiled for it (builds.WATCHED) except those of
-// barriers and atomics. TMA accesses memory as the thread that issues it. A product reads as its thread, but what is written
-// after the read is not checked: wgmma_wait ends the reads of all lanes, and late products show stages that are overwritten too
-// early (simt.h). The first race ends the launch.
+// barriers and atomics. A copy by TMA begins after what its thread did before, and ends for those that wait for its barrier. A
+// product reads what threads wrote as its thread, but not what TMA copied, because the first step of a prefill multiplies any
+// tile by 0. Writes after the read are not checked: wgmma_wait ends the reads of all lanes, and late products show
+// stages that are overwritten too early (simt.h). Lanes of a warp may write to the same place, as they do with the same value.
+// The first race ends the launch.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +22,8 @@ extern bool watched;  // this launch
 void released(const void* barrier, unsigned phase);
 void acquired(const void* barrier, unsigned phase);
 void begun(const void* barrier, unsigned phase);
+void copying();
+void copied(const void* barrier, unsigned phase);
 void accessed(const void* first, size_t bytes, bool writes);
 
 // The accesses of this thread so far happen before those of threads that acquire this phase. Phases alternate between two.
@@ -32,6 +36,13 @@ inline void acquire(const void* barrier, unsigned phase) {
 // A new phase: nobody has arrived yet.
 inline void begin(const void* barrier, unsigned phase) {
   if (watched) begun(barrier, phase % 2);
+}
+// Writes from here to the end of the copy are those of TMA: they happen before what follows a wait for this phase only.
+inline void begin_copy() {
+  if (watched) copying();
+}
+inline void end_copy(const void* barrier, unsigned phase) {
+  if (watched) copied(barrier, phase % 2);
 }
 // An access that the compiler does not report.
 inline void write(const void* first, size_t bytes) {

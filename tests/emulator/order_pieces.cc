@@ -99,6 +99,22 @@ static void not_a_copy_without_a_wait(const void* params) {
   if (threadIdx.x == 0) cp_async_wait<0>();
   if (threadIdx.x == 32) static_cast<const Params*>(params)->out[0] = smem.data[0];
 }
+// A copy as TMA makes it (tma.cuh), of which the second warp reads after it waited for `which`.
+static void copied_once(const void* params, uint64_t (Shared::*which)[1]) {
+  Shared& smem = begun(1, 1);
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(smem_address(&smem.full[0]), 16);
+    simt::order::begin_copy();
+    smem.data[0] = 7;
+    mbarrier_bytes_came(smem_address(&smem.full[0]), 16);
+    mbarrier_arrive(smem_address(&smem.empty[0]));
+  }
+  if (threadIdx.x < 32) return;
+  mbarrier_wait(smem_address(&(smem.*which)[0]), 0);
+  static_cast<const Params*>(params)->out[threadIdx.x % 32] = smem.data[0];
+}
+static void the_barrier_of_a_copy(const void* params) { copied_once(params, &Shared::full); }
+static void not_an_arrival_after_a_copy(const void* params) { copied_once(params, &Shared::empty); }
 // A thread sees its own accesses in order, and threads may read together.
 static void nothing_is_needed(const void* params) {
   Shared& smem = begun(1, 1);
@@ -118,4 +134,4 @@ static void nothing_is_needed(const void* params) {
   }
 RUN(arrivals_of_each_lane) RUN(arrivals_of_warps) RUN(threads_of_a_block) RUN(a_named_barrier) RUN(blocks_of_a_cluster)
 RUN(nothing_is_needed) RUN(not_a_lane_that_wrote) RUN(not_a_lane_that_read) RUN(not_a_vote) RUN(not_a_relaxed_cluster_barrier)
-RUN(not_an_atomic) RUN(not_a_copy_without_a_wait)
+RUN(not_an_atomic) RUN(not_a_copy_without_a_wait) RUN(the_barrier_of_a_copy) RUN(not_an_arrival_after_a_copy)

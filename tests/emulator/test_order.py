@@ -6,20 +6,23 @@ import pytest
 import torch
 
 from opfacade.plans.matmul import GroupedMatmulDescriptor, MatmulDescriptor, Scaling
+from opfacade.testing import matrix
 from tests import emulator
 from tests.emulator import builds
 from tests.emulator.parts import library
+from tests.families.matmul.test_coded_kernel import made as codes
+from tests.families.matmul.test_k_groups_kernel import FORMS as RANGES
 from tests.support.assemblers import any_assembler
 
 pytestmark = emulator.needed
 
 ORDERED = (
     "arrivals_of_each_lane", "arrivals_of_warps", "threads_of_a_block", "a_named_barrier", "blocks_of_a_cluster",
-    "nothing_is_needed",
+    "the_barrier_of_a_copy", "nothing_is_needed",
 )  # fmt: skip
 RACES = (
     "not_a_lane_that_wrote", "not_a_lane_that_read", "not_a_vote", "not_a_relaxed_cluster_barrier", "not_an_atomic",
-    "not_a_copy_without_a_wait",
+    "not_a_copy_without_a_wait", "not_an_arrival_after_a_copy",
 )  # fmt: skip
 
 
@@ -45,10 +48,15 @@ BLOCK = Scaling(kind="block")
 KERNELS = {
     "blocks": MatmulDescriptor(total_num_rows=7, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
     "odd rows": GroupedMatmulDescriptor(groups=2, total_num_rows=20, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
+    "codes": codes(k=1600),
+    "codes of many rows": codes(rows=130, n=300, k=448, sm_limit=1),
+    "ranges": RANGES["gradients"],
 }
+ATTENTION = ("mla-rows", "decode-auto", "prefill-pieces-causal", "prefill-off-fp8-head", "prefill-off-fp8-products")
+KERNELS |= {name: matrix.matrix()[name] for name in ATTENTION}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy if name in ATTENTION else ()) for name in KERNELS])
 def test_kernels_have_no_race(name):
     subject = emulator.subject(KERNELS[name])
     with emulator.watching(), any_assembler():

@@ -3,11 +3,11 @@
 from tests.mutation.mutant import cpu
 
 KERNEL = "tests/families/matmul/test_k_groups_kernel.py"
-NO_RACE = "threads of the emulator run from barrier to barrier, so a product sees what they copied before"
+ONE_MEMORY = "the emulator has no second proxy of shared memory"
 
 
-def ranges(name, old, new, tests="every_length", **more):
-    return cpu(f"products of ranges of k: {name}", "kernels/matmul/ranges.cuh", old, new, f"{KERNEL} -k {tests}", **more)
+def ranges(name, old, new, tests="every_length", file=KERNEL, **more):
+    return cpu(f"products of ranges of k: {name}", "kernels/matmul/ranges.cuh", old, new, f"{file} -k {tests}", **more)
 
 
 FAULTS = (
@@ -29,10 +29,11 @@ FAULTS = (
     ranges("a stage is copied before it is free", "  if (leads) ring.wait_empty(smem.empty(ring.stage));\n", "",
            "many and bound"),
     ranges("a copied stage is used before all have copied", "  named_sync(kBarrier, kWarpgroup);\n  if (leads)", "  if (leads)",
-           "gradients and bound", blind=NO_RACE),
+           tests="kernels and ranges", file="tests/emulator/test_order.py"),
     ranges("the stage behind a copied one is the same", "ring.advance(), k += kStep;\n", "k += kStep;\n", "many and bound"),
     ranges("a range that begins off 16 bytes is loaded", "|| own.range.first % (16 / C::kSize) == 0", "|| true",
            "rows and bound"),
     ranges("one copied step is enough", "} while (k < own.range.stop);", "} while (false);", "rows and bound"),
-    ranges("copied operands are not seen by products", "  fence_async_shared();\n", "", "gradients and bound", blind=NO_RACE),
+    ranges("copied operands are not seen by products", "  fence_async_shared();\n", "", "gradients and bound",
+           blind=ONE_MEMORY),
 )  # fmt: skip

@@ -38,7 +38,7 @@ SIMT_UNSEEN inline void mbarrier_arrive_expect(uint32_t address, uint32_t bytes)
 }
 SIMT_UNSEEN inline void mbarrier_bytes_came(uint32_t address, uint32_t bytes) {
   Barrier& barrier = barrier_at(address);
-  simt::order::release(&barrier, barrier.phase);
+  simt::order::end_copy(&barrier, barrier.phase);
   barrier.bytes -= static_cast<int>(bytes);
   settle(barrier);
 }

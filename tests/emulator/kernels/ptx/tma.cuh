@@ -46,6 +46,7 @@ inline void tma_load(uint32_t dst, const TensorMap& map, uint32_t barrier, const
   memcpy(&t, &map, sizeof(t));
   const int bytes = t.element == MapElement::kByte ? 1 : 2, width = t.plain != 0 ? t.plain * bytes : t.narrow != 0 ? 64 : 128;
   const bool legal = at.x[0] * bytes % 16 == 0;
+  simt::order::begin_copy();
   each_element(t, at, dst, width, bytes, [&](bool inside, const char* from, uint32_t to) {
     uint16_t element = 0;
     if (inside) memcpy(&element, from, bytes);
