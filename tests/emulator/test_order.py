@@ -52,7 +52,7 @@ KERNELS = {
     "codes of many rows": codes(rows=130, n=300, k=448, sm_limit=1),
     "ranges": RANGES["gradients"],
 }
-ATTENTION = ("mla-rows", "decode-auto", "prefill-pieces-causal", "prefill-off-fp8-head", "prefill-off-fp8-products")
+ATTENTION = ("mla-rows", "decode-auto", "prefill-off-fp8-head", "prefill-off-fp8-products")
 KERNELS |= {name: matrix.matrix()[name] for name in ATTENTION}
 
 
