@@ -28,7 +28,7 @@ struct BlockPart {
   float found[2][2];
 
   __device__ __forceinline__ BlockPart(const MatmulParams&, const Tile&, int group)
-      : own(group * 64 + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {}
+      : own(group * 64 + warpgroup_row()) {}
   // Loads the factors of one panel, before its stage is released.
   __device__ __forceinline__ void read(uint32_t factors, int panel, int slot) {
 #pragma unroll
@@ -37,7 +37,7 @@ struct BlockPart {
   template <int kCount>
   __device__ __forceinline__ void add(float (&sums)[kCount], const float (&part)[kCount], int slot) const {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sums[i] = fmaf(part[i], found[slot][i / 2 % 2], sums[i]);
+    for (int i = 0; i < kCount; ++i) sums[i] = fmaf(part[i], found[slot][fragment_half(i)], sums[i]);
   }
   __device__ __forceinline__ void later(int) const {}
 };
@@ -52,8 +52,8 @@ struct FarBlockPart {
   PartScales found[2];
 
   __device__ __forceinline__ FarBlockPart(const MatmulParams& p, const Tile& tile, int group)
-      : scales(p, tile, tile.row + group * 64 + threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 32 / 4) {
-    second = scales.second - tile.column - threadIdx.x % 4 * 2;
+      : scales(p, tile, tile.row + group * 64 + warpgroup_row()) {
+    second = scales.second - tile.column - lane_column();
     found[0] = scales.next(), found[1] = scales.next();
   }
   __device__ __forceinline__ void read(uint32_t, int, int) const {}
@@ -66,8 +66,8 @@ struct FarBlockPart {
       for (int block = 0; block < (S::kTwo ? 2 : 1); ++block) factor[half][block] = found[slot].row[half] * found[slot].column[next][block];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float* own = factor[i / 2 % 2];
-      sums[i] = fmaf(part[i], S::kTwo && i / 4 * 8 + i % 2 >= second ? own[1] : own[0], sums[i]);
+      const float* own = factor[fragment_half(i)];
+      sums[i] = fmaf(part[i], S::kTwo && fragment_column(i) >= second ? own[1] : own[0], sums[i]);
     }
   }
   __device__ __forceinline__ void later(int slot) { found[slot] = scales.next(); }

@@ -6,7 +6,7 @@ namespace opfacade {
 
 template <bool kRowsAcross>
 __device__ __forceinline__ Descriptors steps_of(uint32_t panels) {
-  return kRowsAcross ? Descriptors(panel_descriptor(panels, 1024, kAcross), 2048) : Descriptors(panel_descriptor(panels, 1024, 0), 32);
+  return kRowsAcross ? group_steps(panels, kPanelGroup, kAcross) : row_steps(panels);
 }
 
 // A reader determines which operand is on M of wgmma and which is on N. The operand on N has kWidth rows, the width of sums.

@@ -33,7 +33,7 @@ struct StagedRows {
   }
   // Address of a vector in the swizzled layout of TMA: vectors with the same index in adjacent rows are in different banks.
   __device__ __forceinline__ unsigned char* place(int box, int row, int vector) const {
-    return box_at(box) + row * kLine + (vector ^ row * kLine / 128 % kVectors) * 16;
+    return box_at(box) + row * kLine + (vector ^ swizzle_of<kVectors>(row)) * 16;
   }
   // Waits until TMA has read all boxes except the latest kPending. One thread per warp issues stores and waits for them.
   template <int kPending>

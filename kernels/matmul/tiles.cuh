@@ -5,6 +5,7 @@
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 #include "kernels/ptx/wgmma_layouts.cuh"
+#include "kernels/tile/fragment.cuh"
 #include "kernels/tile/panel.cuh"
 
 namespace opfacade {

@@ -13,9 +13,6 @@ constexpr uint32_t panel_address(int row, int chunk) {
   return static_cast<uint32_t>(row * 128 + (chunk ^ swizzle_of<8>(row)) * 16);
 }
 // The same in rows of several panels. to_panel: bytes between panels. to_group: bytes between groups.
-constexpr uint32_t panels_address(int row, int chunk, int to_panel) {
-  return chunk / 8 * to_panel + panel_address(row, chunk % 8);
-}
 constexpr uint32_t panels_address(int row, int chunk, int to_panel, int to_group) {
   return chunk / 8 * to_panel + row / 8 * to_group + panel_address(row % 8, chunk % 8);
 }

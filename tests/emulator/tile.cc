@@ -31,7 +31,7 @@ static void unload(float* out, const float (&d)[kColumns / 2]) {
 // a [64, 128], b [64, 128]: a * b^T, from panels.
 static void rows(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
-  const auto place = [](int row, int chunk) { return panels_address(row, chunk, 64 * 128); };
+  const auto place = [](int row, int chunk) { return panels_address(row, chunk, 64 * 128, kPanelGroup); };
   stage(kA, p.a, 64, 128, place), stage(kB, p.b, 64, 128, place);
   __syncthreads();
   float d[32];

@@ -74,7 +74,7 @@ FAULTS = (
     staged("a box is read later than it is waited for", "wait_for_boxes<kBoxes.count - 1>()", "wait_for_boxes<kBoxes.count>()"),
     staged("boxes of the tile before are not waited for", "if (piece == 0) wait_for_boxes<0>();\n      else if (p", "if (p"),
     staged("boxes of rows that are not valid are sent", "&& (tile.end == p.rows || row + 16 <= tile.end)", ""),
-    staged("boxes are not swizzled", "(vector ^ row * kLine / 128 % kVectors) * 16;", "vector * 16;"),
+    staged("boxes are not swizzled", "(vector ^ swizzle_of<kVectors>(row)) * 16;", "vector * 16;"),
     staged("boxes of a batch are those of the first", "{{column, row, tile.batch, 0, 0}}", "{{column, row, 0, 0, 0}}"),
     staged("TMA sees boxes before they are written", "      if (sends) fence_async_shared();\n", "", blind=ONE_MEMORY),
     fault("a CTA ends before its boxes are read", "tile.cuh", "StagedRows<C>::template wait_for_boxes<0>();", "{}", STAGED),
