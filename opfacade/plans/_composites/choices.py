@@ -1,5 +1,5 @@
-"""The candidate of each step of a composite plan. What no size changes is chosen once; for a new size, the tiles of the other
-steps name a choice that was made before."""
+"""The candidate of each step of a composite plan. Choices that no size changes are made once; for a new size, the tiles of the
+other steps name a choice that was made before."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Other(NamedTuple):
 
 class Kept(NamedTuple):
     """The choices of all steps at one row. others: the steps whose choices change with the number of rows. made: answers
-    without tensors between steps, by what `by_rows` of the others said."""
+    without tensors between steps, by the answers of `by_rows` of the others."""
 
     choices: Sequence[Choice]
     others: tuple[Other, ...]
