@@ -14,6 +14,13 @@ FAULTS = (
         f"{LEVELS} -k workspace_has",
     ),
     cpu(
+        "levels: each stage of the second fold joins all of its axes",
+        "opfacade/backends/cuda/folds/level_program.py",
+        "return None if axes == fold else axes",
+        "return None",
+        f"{LEVELS} -k one_fold_after_the_other",
+    ),
+    cpu(
         "folds: a stage has each result once for all entries of an axis that it does not join",
         "opfacade/plans/_folds/values.py",
         "return result.reshape([1 if axis in program.joined(stage) else next(sizes)",

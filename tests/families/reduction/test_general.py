@@ -172,7 +172,7 @@ def test_every_random_program_has_a_kernel_and_this_one_takes_them_all(target):
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_no_other_kernel_takes_these(target):
-    for name in ("row_after_groups", "few_groups", "valid", "last_kept", "same", "counts"):
+    for name in ("row_after_groups", "few_groups", "valid", "last_kept", "three_levels", "same", "counts"):
         assert plan_of(GENERAL[name], target, ()).sku.impl == "general", name
 
 

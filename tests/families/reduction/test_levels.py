@@ -4,6 +4,7 @@ problems.
 In the emulator on a CPU; on a GPU the same problems and larger ones.
 """
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -101,6 +102,25 @@ def elements_of_two_levels(shape):
     return rows(shape, (1, 2), stages, outputs, (Input(name="x", dtype="f32"), Input(name="r", dtype="f16", over=(2,))))
 
 
+def parts_of_the_second_fold(shape):
+    """A row of the results of groups, then the rows of a part of its axes: a third level."""
+    stages = (
+        Stage(reducer="sum", value=X, axes=(3,)),
+        Stage(reducer="max", value=abs(stage(0, "f32")), axes=(1, 2)),
+        Stage(reducer="argmin", value=stage(0, "f32"), axes=(2,)),
+        Stage(reducer="sum", value=stage(0, "f32") / stage(1, "f32"), axes=(2,)),
+    )
+    outputs = (out(stage(2, "i64", "index"), "i64", (0, 1), "place"), out(stage(3, "f32"), over=(0, 1)))
+    return rows(shape, (1, 2, 3), stages, outputs)
+
+
+def largest_of_rows_and_columns(shape):
+    """The second fold would have two kinds of groups."""
+    total = stage(0, "f32")
+    stages = (Stage(reducer="sum", value=X, axes=(3,)), *(Stage(reducer="max", value=total, axes=(i,)) for i in (1, 2)))
+    return rows(shape, (1, 2, 3), stages, (out(stage(1, "f32") + stage(2, "f32"), over=(0, 1, 2)),))
+
+
 LEVELS = {
     "two_levels": FORMS["two_levels"],
     "entropies": mean_of_entropies((37, 70), 1),
@@ -116,6 +136,7 @@ LEVELS = {
     "counted": counted((70, 9)),
     "many_results": many_results((11, 23)),
     "elements": elements_of_two_levels((3, 5, 16)),
+    "parts": parts_of_the_second_fold((2, 3, 5, 12)),
     "no_rows": mean_of_entropies((0, 5), 1),
     "none_in_a_row": largest_sum((3, 0), 1, (0,)),
 }
@@ -181,6 +202,52 @@ def test_counts_and_places_of_numpy():
     emulator.subject(problem).run(args)
     sums = x.numpy().sum(1)
     assert [one.item() for one in problem.written(args)] == [(sums > 3).sum(), sums.argmax()]
+
+
+def chained(rng):
+    """Stages that each join the results of the one before it, along any of the folded axes but the last, which makes the
+    groups. Integers have one result."""
+    shape = tuple(rng.randint(1, 4) for _ in range(rng.randint(3, 5)))
+    fold = tuple(range(rng.randint(0, len(shape) - 3), len(shape)))
+    stages = [Stage(reducer="sum", value=value("x", "i64"), axes=fold[-1:])]
+    for _ in range(rng.randint(1, 4)):
+        axes = tuple(sorted(rng.sample(fold[:-1], rng.randint(1, len(fold) - 1))))
+        kind = rng.choice(("sum", "max", "argmin"))
+        before = result(stages, len(stages) - 1) + apply("mul", coord(fold[0]), rng.choice((0, 1)))
+        stages.append(Stage(reducer=kind, value=before, axes=axes))
+    outputs = [out(result(stages, i), "i64", tuple(range(len(shape) - 1)), f"y{i}") for i in range(len(stages))[-4:]]
+    return rows(shape, fold, stages, outputs, (Input(name="x", dtype="i64"),))
+
+
+def result(stages, index):
+    return stage(index, "i64", "index") if stages[index].reducer == "argmin" else stage(index, "i64")
+
+
+def by_reference(program, **tensors):
+    """The outputs by name."""
+    problem = FoldDescriptor(**{name: getattr(program, name) for name in ("shape", "fold", "inputs", "stages", "outputs")})
+    given = {f"in_{i}": tensors[one.name] for i, one in enumerate(problem.inputs)}
+    args = replace(filled(problem, 1), **given)
+    Plan.select(problem, Preference(backend="reference")).run(args)
+    return {one.name: made for one, made in zip(problem.outputs, problem.written(args), strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_fold_after_the_other_is_the_whole_program(seed):
+    """Without a kernel: the programs that the kernels get, whether or not they take them."""
+    problem = chained(random.Random(seed))
+    x = torch.randint(-9, 9, problem.shape, generator=torch.Generator().manual_seed(seed))
+    levels = levels_of(problem)
+    assert levels is not None
+    found = by_reference(levels.rows, x=x, **by_reference(levels.groups, x=x))
+    want = by_reference(problem, x=x)
+    assert found.keys() == want.keys()
+    for name, one in want.items():
+        assert torch.equal(found[name], one), name
+
+
+def test_a_part_of_the_second_fold_is_a_later_revision():
+    assert [plan_of(LEVELS[name]).sku.revision for name in ("parts", "norms", "elements")] == [2, 1, 1]
 
 
 @emulator.needed
@@ -275,6 +342,7 @@ def test_what_is_declined_says_why():
     for made, word in (
         (FORMS["rms"], "stages of groups"),
         (FORMS["grouped"], "stages of groups"),
+        (largest_of_rows_and_columns((2, 3, 4, 5)), "several kinds of groups"),
         (crowded, "up to 4 results"),
         (FoldDescriptor.model_validate(FORMS["two_levels"].model_dump() | {"in_place": {"y": "x"}}), "stages of groups"),
     ):

@@ -71,6 +71,12 @@ class LevelLayout(RowLayout):
         )
         return LevelConfig(groups, rows, (names[0] == "columns", names[1] == "columns"))
 
+    def revision(self, program: FoldProgram) -> int:
+        """One more where stages join a part of the axes of results of groups: they have joined all of them."""
+        rows = _levels(program).rows
+        parts = len(rows.shape) < len(program.shape) and any(rows.joined(stage) != rows.fold for stage in rows.stages)
+        return super().revision(program) + int(parts)
+
     def math(self, program: FoldProgram) -> Math:
         """Approximate if either fold is."""
         levels = _levels(program)

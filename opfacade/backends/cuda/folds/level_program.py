@@ -113,11 +113,11 @@ class _Rows:
         self.scalars = (*(one for one in program.scalars if one.name in names), *self.extents.values())
 
     def fold(self, stages: list[Node], outputs: list[Node]) -> FoldProgram:
-        program, whole = self.cut.program, len(self.kept) == len(self.cut.program.shape)
+        program = self.cut.program
         outer = [program.stages[i] for i in self.cut.outer]
         fold = tuple(self.place[axis] for axis in program.fold if axis in self.place)
         made = [
-            Stage(reducer=one.reducer, value=self.moved(node), axes=one.axes if whole else None)
+            Stage(reducer=one.reducer, value=self.moved(node), axes=self._joined(one, fold))
             for one, node in zip(outer, stages, strict=True)
         ]
         results = [
@@ -128,6 +128,11 @@ class _Rows:
             shape=tuple(program.shape[axis] for axis in self.kept), fold=fold, inputs=self.inputs, scalars=self.scalars,
             stages=tuple(made), outputs=tuple(results), num_valid=program.num_valid,
         )  # fmt: skip
+
+    def _joined(self, one: Stage, fold: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The axes of a stage, which may be a part of those of the second fold: a third level."""
+        axes = tuple(self.place[axis] for axis in self.cut.program.joined(one))
+        return None if axes == fold else axes
 
     def _has_groups(self) -> bool:
         program, axes = self.cut.program, set(self.cut.axes)
