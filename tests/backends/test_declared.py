@@ -34,7 +34,7 @@ def merge(**more):
 def test_fields_are_refused_by_name_with_what_would_be_accepted():
     candidate = KERNEL.candidate
     assert candidate.name == "cuda/rows"
-    assert candidate.declines(merge(), SM_90A) == []
+    assert not candidate.declines(merge(), SM_90A)
     reasons = candidate.declines(merge(dtype="bf16", head_dim=96), SM_90A)
     assert [(r.code, r.field, r.got, r.allowed) for r in reasons] == [
         ("OPF-S002", "dtype", "bf16", "f16"),
