@@ -27,6 +27,10 @@ HEADERS = {
         "aligned_cluster_wait": "barrier.cluster.wait.aligned",  # without a word it acquires
     },
     "cluster_store": {"cluster_store_two_words": "st.shared::cluster.b64 [address], value"},
+    "compute_here": {
+        "compute_here": ".reg .pred p; setp.lt.s32 p, size, 0; "
+        "@p st.volatile.shared.v4.b32 [shared], {words[0], words[1], words[2], words[3]}"
+    },
     "counter": {
         "store_counter": "st.relaxed.gpu.global.u64 [counter], value",
         "fence_device": "fence.acq_rel.gpu",
