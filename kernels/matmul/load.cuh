@@ -116,9 +116,9 @@ struct CopiedTile {
   }
 };
 
-// Copies the steps of one tile, from step `begin` on. Called by a warpgroup. Copies of kDepth steps are in flight while the
-// step before them is shifted. Shifting reads the first vectors of the next stage, also after the last step. A consumer
-// releases the stage of a step only after it has started the next step.
+// Copies the steps of one tile, from step `begin` on. Called by a warpgroup. While copies of kDepth steps are in flight, the
+// chunks of the step before them are shifted to their alignment. A shift also reads the first vectors of the next stage, so
+// these are copied after the last step too. A consumer releases the stage of a step only after it has started the next step.
 template <class C>
 __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kRows, C::kXAcross>& x,
                                            const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, CopiedFactors<C>& factors, int begin, int steps) {

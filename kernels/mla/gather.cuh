@@ -11,7 +11,7 @@ struct LatentCopier {
   MlaShared& smem;
   int parity = 0;  // of the row address table
 
-  static constexpr int kStep = kWarpgroup / 8, kCopies = kMlaKeys / kStep;  // rows at once; rounds a tile
+  static constexpr int kStep = kWarpgroup / 8, kCopies = kMlaKeys / kStep;  // rows per round; rounds per tile
   static constexpr int kInFlight = 2;
   static_assert(kInFlight <= kMlaQueryTiles && kInFlight < kMlaStages, "an item has so many tiles");
 
@@ -52,7 +52,7 @@ struct LatentCopier {
     }
   }
 
-  // One thread a row; each half of the threads fills its own table. A null address means a row of zeros.
+  // One thread per row; each half of the threads fills its own table. A null address means a row of zeros.
   template <class Address>
   __device__ __forceinline__ void set_rows(Address address) {
     parity ^= 1;

@@ -106,7 +106,7 @@ struct Round {
     if (cta == 0) shared.waited[thread] = static_cast<uint32_t>(now_ns() - begun);
     note_told(here, digest, other, facts);
   }
-  // After flagged lines: waits for announcements that `receive` has not found.
+  // After the flagged lines have arrived: waits for the announcement of the peer, if `receive` has not found it yet.
   __device__ void hear_the_rest() const {
     Wait wait;
     while (listens) {
@@ -130,7 +130,7 @@ struct Round {
     forget_flagged(from), forget_flagged(from + 1);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
-  // The same for several peers together, from `hop` on; entries past the last peer stay unchanged. Polling one peer after
+  // Like receive, for several peers together, from `hop` on; entries past the last peer stay unchanged. Polling one peer after
   // another would take the sum of the times.
   template <int kMany>
   __device__ void receive_some(uint4 (&found)[kMany], int hop, int64_t at) const {
@@ -163,7 +163,7 @@ struct Round {
       forget_flagged(from), forget_flagged(from + 1);
     }
   }
-  // The same for all peers together, and for `there` positions that are `step` lines apart. Entries of this rank stay
+  // Like receive, for all peers together, and for `there` positions that are `step` lines apart. Entries of this rank stay
   // unchanged.
   template <int kPlaces, int kWorld>
   __device__ void receive_all(uint4 (&found)[kPlaces][kWorld], int64_t at, int step, int there) const {

@@ -1,5 +1,5 @@
-// Parameters of a sum over ranks with a fold behind it, shared by the kernel and its binding. Launch: at most kMostCtas CTAs,
-// each with the threads of the fold. Shared memory: of the fold, of this kernel, then sums.
+// Parameters of a sum over ranks followed by a fold, shared by the kernel and its binding. Launch: at most kMostCtas CTAs, each
+// with the threads of the fold. Shared memory: that of the fold, that of this kernel, then the sums.
 #pragma once
 #include "kernels/ranks/round_params.h"
 
@@ -23,7 +23,7 @@ struct SumFoldParams {
   const uint8_t* x;          // the term of this rank
   const int32_t* num_valid;  // null: all rows are valid
   const uint32_t* alike;     // a word that must be equal on all ranks; null: no check
-  int64_t rows, before, all;  // rows here, rows of the whole problem before them, rows of the whole problem
+  int64_t rows, before, all;  // rows of this launch, rows of the whole problem before them, all rows of the problem
   int64_t row_bytes, step;   // bytes of a row of x, and between rows
   int64_t pitch;             // bytes between rows in a place, a multiple of 16
   int32_t size[kOperands];   // bytes of an element

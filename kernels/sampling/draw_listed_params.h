@@ -7,9 +7,9 @@ namespace opfacade {
 constexpr int kMostLists = kMostCtas;  // one list per rank
 
 struct DrawListedParams {
-  SampleParams sample;  // of the whole vocabulary; logits are not used
-  // For each rank and row: `listed` adjusted logits, the largest first; after those of all rows, their columns in the rank's
-  // shard, as i32. An entry without a token is -inf.
+  SampleParams sample;  // fields for the whole vocabulary; its logits are not used
+  // One list per rank: for each row, `listed` adjusted logits, the largest first; after the logits of all rows, their columns
+  // in the rank's shard, as i32. The logit of an unused entry is -inf.
   const float* lists[kMostLists];
   int32_t world, listed, shard;  // the columns of rank r begin at r * shard
 };

@@ -1,6 +1,6 @@
-// Shared memory of the kernels that hold rows: the state of a row, then lists of candidates in the form of either path, then
-// the logits that a CTA holds. The CTAs of a team write their lists over the held logits: a row is either drawn by a team or
-// held.
+// Shared memory of the kernels that hold the logits of a row: the state of the row, lists of candidates (FilterLists, or
+// ShortShared in the path short_k), then the logits that the CTA holds. In short_k a row is either held, or drawn by a team of
+// CTAs, whose lists use the memory of the held logits.
 #pragma once
 #include "kernels/sampling/shortlist.cuh"
 

@@ -19,7 +19,7 @@ class FrontRace {
     if (sampled() < end_) row_.load(sampled(), sample_);
     if (kEarly) fetch_first();
     uint32_t at = row.row;
-    forget_origin(at);  // otherwise the compiler moves these loads to the begin of the kernel and waits for them there
+    forget_origin(at);  // otherwise the compiler moves these loads to the start of the kernel and waits for them there
     row.read_temperature(at);
     philox_ = Philox(row.p.seed[at], row.p.offset[at], row.p.stream);
     float scale = kLog2E;
@@ -63,7 +63,7 @@ class FrontRace {
   }
   __device__ __forceinline__ void fetch() { row_.fetch_added(from(), kStep, stop_, next_); }
 
-  // Places the steps and finds the first keys, from the sample.
+  // Divides the range of log2-logits into steps, and computes their first bounds, both from the sampled groups (see front.cuh).
   __device__ __forceinline__ void place() {
     const bool has = sampled() < end_;
     float octaves[4];
@@ -115,8 +115,8 @@ class FrontRace {
     if (close != 0) close = list(first, close);
     if (__any_sync(0xffffffffu, close != 0)) look(first, close);
   }
-  // Lists the groups of a thread, which all warps examine later: few warps have many. Returns those that the list has no room
-  // for.
+  // Lists the groups of a thread for all warps to examine later, because few warps have many groups. Returns the groups that do
+  // not fit in the list.
   __device__ __forceinline__ uint32_t list(uint32_t from, uint32_t close) const {
     uint32_t at = atomicAdd(&front_.num_close(slot_), static_cast<uint32_t>(__popc(close)));
     for (; close != 0 && at < kCloseRoom; close &= close - 1, ++at)

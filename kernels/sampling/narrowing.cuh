@@ -81,7 +81,7 @@ class Narrowing {
     return {~static_cast<uint32_t>(found), static_cast<uint32_t>(found >> 32)};
   }
 
-  // Afterwards `range` is the value at which the target is crossed.
+  // Narrows `range` to the single value at which the target is crossed, and returns the crossing.
   __device__ __forceinline__ Crossing narrow(Range& range, const Target& target, const Amount& before, const Sought& sought) {
     Crossing at{0, before, before};
     int passes = 1 + (range.shift() + 7) / 8;

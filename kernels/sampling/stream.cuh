@@ -154,7 +154,8 @@ class Stream {
   // A finite logit below the range is clamped to its lower end before the division.
   __device__ __forceinline__ float heated(float bound) const { return fmaxf(bound, -kLargest) * scale_; }
 
-  // A bit for each group that may win. Two groups at a time: a call of Philox is a chain of multiplications.
+  // A bit for each group that may contain the winner. Groups are tested in pairs, so that two calls of Philox, each a chain of
+  // dependent multiplications, overlap.
   __device__ __forceinline__ uint32_t near(uint32_t from, const float (&most)[kAhead]) {
     const float noise = row_.greedy() ? 0.f : kMostNoise;
     uint32_t close = 0;

@@ -1,5 +1,5 @@
 // Verification of drafted tokens. Few numbers decide what is accepted, so every CTA of a request computes it; then the cluster
-// races one token over the vocabulary, which dominates the time.
+// draws one token of the vocabulary by a race, which dominates the time.
 #pragma once
 #include "kernels/common/run.cuh"
 #include "kernels/sampling/cluster_row.cuh"
@@ -133,7 +133,7 @@ class Request {
   const float* target_;
 };
 
-// Races all tokens of this CTA's slice by weight(token).
+// Draws a token of this CTA's slice with probabilities proportional to weight(token), and returns the best key of the race.
 template <class F>
 __device__ __forceinline__ uint64_t race_weights(const VerifyParams& p, const Philox& philox, F weight) {
   const uint32_t first = blockIdx.x % p.ctas * p.slice, end = min(static_cast<uint32_t>(p.vocab), first + p.slice);

@@ -42,8 +42,8 @@ struct RawShared {
 template <int kSlotBytes, int kRawRows, int kRows>
 struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
-// Raw V of fp8 products before its transpose. ended: base and sum of both rows of each consumer thread, of the work that ends;
-// registers do not suffice for them.
+// Raw V of fp8 products before its transpose. ended: the bases and sums of the two rows of each consumer thread, saved at the
+// end of its work because they do not fit in registers.
 template <int kStages, int kBytes, bool kTransposes>
 struct RawValues {};
 template <int kStages, int kBytes>
@@ -171,11 +171,11 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
 }
 
 // Report of the tile warps to the consumers: a masked tile of V has non-finite values. nonfinite_read protects it from being
-// overwritten early; v_empty, with one arrival a warp, would suffice, but compute-sanitizer's racecheck cannot follow it.
+// overwritten early; v_empty, with one arrival per warp, would suffice, but compute-sanitizer's racecheck cannot follow it.
 template <class C>
 struct NonfiniteReport {
   WgmmaShared<C>& smem;
-  uint32_t parity = ~0u;  // one bit a stage
+  uint32_t parity = ~0u;  // one bit per stage
 
   __device__ __forceinline__ void publish(int stage, bool found) {
     const bool any = __any_sync(0xffffffffu, found);

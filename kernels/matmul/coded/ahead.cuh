@@ -53,8 +53,8 @@ struct AheadConsumer {
     wgmma_wait<0>();
     pin(found);
   }
-  // Multiplies one stage of codes, whose first panel is already decoded. Then decodes the first panel of the next stage, if k
-  // has one.
+  // Multiplies one stage of codes, whose first panel is already decoded. Then decodes the first panel of the next stage, unless
+  // this is the last stage of k.
   __device__ __forceinline__ void multiply(Sums& found, Operands& a, int k, bool accumulate, const Tile& next) {
 #pragma unroll
     for (int panel = 0; panel + 1 < kCodesPanels; ++panel) {
