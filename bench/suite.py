@@ -104,8 +104,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> tuple[dict[str, Any], i
 
 
 def spread(options: argparse.Namespace, rest: list[str], jobs: int) -> tuple[dict[str, Any], int]:
-    """The record of all tests, run in several parallel processes, and the worst of their statuses. Each process gets two parts,
-    so that one with long tests does not end much later than the others."""
+    """Runs all tests in `jobs` parallel processes, and returns their joined record and the largest exit status. There are two
+    parts per process, so that a part with long tests delays the end less."""
     count, deadline = 2 * jobs, time.monotonic() + (options.limit or float("inf"))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
 

@@ -31,8 +31,8 @@ def check(
     device_type: str | None,
     parts: Mapping[str, Parts] = MappingProxyType({}),
 ) -> list[Issue]:
-    """Every issue of a call. `device_type` is "cuda", "cpu", or None for any; all operands must be on the device of the first
-    operand, except those whose rules state another device. parts: of the args."""
+    """Returns every issue of the values `given`. device_type: "cuda", "cpu", or None for any; all operands must be on the
+    device of the first, except those whose rules state another. parts: fields of the args that stand for several operands."""
     issues: list[Issue] = []
     tensors: dict[str, torch.Tensor] = {}
     refused = _refused(operands, given, parts)
@@ -62,7 +62,7 @@ def check(
 
 
 def _refused(operands: Mapping[str, TensorSpec], given: Mapping[str, Any], parts: Mapping[str, Parts]) -> dict[str, Issue]:
-    """The issues of values that no parts took, by field. A field that is an operand by itself gets the usual check."""
+    """The issues, by field, of values that no parts took. A field that is itself an operand gets the usual check."""
     found = {}
     for name, some in parts.items():
         value = given.get(name)

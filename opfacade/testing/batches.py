@@ -39,8 +39,8 @@ class Batches(Protocol):
     """The units of one call: needles, whose bits are compared, followed by NEIGHBOURS."""
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """(descriptor, args) of a batch of these units; EMPTY is a unit without content. spare: the excess of bounds over
-        sizes."""
+        """(descriptor, args) of a batch of these units; EMPTY is a unit without content. spare: by how much upper bounds exceed
+        the actual sizes."""
 
     def rows(self, order: Sequence[int]) -> list[int]:
         """The rows of these units in the outputs of a call with all units."""
@@ -68,7 +68,8 @@ Resize = Callable[[Any, int], Any]
 
 
 class DenseBatches:
-    """Units that are entries of one dimension; all units share the operands without it. There is no EMPTY unit."""
+    """Batches whose units are the entries along one dimension, such as rows. Operands without this dimension are the same in
+    every batch. EMPTY units are ignored."""
 
     def __init__(self, descriptor: Descriptor[Any], args: Any, dim: str, resize: Resize | None = None) -> None:
         self.descriptor: Any = descriptor
@@ -77,8 +78,10 @@ class DenseBatches:
 
     @classmethod
     def drawn(cls, subject: Subject, dim: str, count: int, rng: random.Random, resize: Resize | None = None) -> Self:
-        """`count` units and NEIGHBOURS full of NaN and infinities. resize: (problem, units) -> the problem with this number of
-        units; None: `dim` is a field."""
+        """Draws `count` units, and NEIGHBOURS units full of NaN or infinities.
+
+        resize: (problem, units) -> the problem with this number of units; None: `dim` is a field.
+        """
         one = cls(subject.descriptor, None, dim, resize)
         rows = len(one.rows(range(count + NEIGHBOURS)))
         descriptor = one.resize(subject.descriptor, rows)
@@ -109,7 +112,7 @@ class DenseBatches:
         return [(name, axis) for name, axis in found if axis is not None]
 
     def _axis(self, dims: Sequence[str]) -> int | None:
-        """The axis of the dimension, which may be rounded up, in an operand."""
+        """The axis of an operand whose size is the dimension, perhaps rounded up; None if it has no such axis."""
         return next((at for at, dim in enumerate(dims) if dim == self.dim or dim.startswith(f"{self.dim} up to ")), None)
 
     def by_row(self, descriptor: Any, name: str, args: Any) -> Tensor:
@@ -143,5 +146,5 @@ class DenseBatches:
         return list(range(len(self.rows(order))))
 
     def moved(self, rng: random.Random) -> DenseBatches:
-        """Unchanged, because each batch is a copy."""
+        """Returns the same object, because each batch is a copy at other addresses."""
         return self

@@ -143,7 +143,7 @@ QUICK = Campaign(needles=12, compositions=8, largest=24, longest=700, q_longest=
 
 
 def batch_invariance(subject: Subject, campaign: Campaign, seed: int) -> Shown:
-    """Runs each needle alone and then among random others, in batches of any size, and counts bit differences.
+    """Runs each needle (a unit whose bits are compared) alone, then in random batches of any size, and counts bit differences.
 
     `subject` gives the kind of problem; the campaign replaces its batch, rows and pool.
     """
@@ -193,13 +193,13 @@ class _Solo:
         self.tables = [torch.cat(parts) for parts in zip(*outs, strict=True)]
 
     def differs(self, batches: Batches, order: Sequence[int], spare: int) -> Tensor:
-        """Whether any needle in this batch differs from its result alone, as a device tensor, without synchronising."""
+        """Whether the results of any needle in this batch differ from its results alone: a device tensor, not synchronised."""
         import torch
 
         descriptor, args = batches.batch(order, spare)
         self.subject.on(descriptor).run(args)
         outs = _written(batches, descriptor, args)
-        # The rows of needles come first in the table, in the order of the population.
+        # The table begins with the rows of the needles, in order.
         needle = [0 <= r < self.needles for r in order]
         rows = batches.rows([r if own else EMPTY for r, own in zip(order, needle, strict=True)])
         kept = [0 <= r < self.needles for r in order if r != EMPTY for _ in batches.rows([r])]

@@ -75,7 +75,7 @@ class Form:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The tensors of the schema, in the order of the schema."""
+        """The tensor arguments of the torch schema, in order: required operands, outputs, the workspace, then the others."""
         split = len([n for n in self.fields if n in self.required or n in self.written])
         return (*self.fields[:split], "workspace", *self.fields[split:])
 
@@ -111,7 +111,7 @@ class Form:
         return f"{self._type(name)}{'?' * (name in self.nullable)} {name}"
 
     def required_input(self, name: str) -> str:
-        """The same for the functional form, which overwrites no input."""
+        """The same part in the schema of the functional form, which overwrites no input."""
         return f"Tensor{'?' * (name in self.nullable)} {name}"
 
     def _type(self, name: str) -> str:

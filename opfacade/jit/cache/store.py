@@ -3,7 +3,7 @@
 <base>/v1/obj/<key[:2]>/<key>/{kernel-<sha16>.so, meta.json, build.log, kernel.cubin, <name>.cu, <name>.cc, ...}
          /by-source/<portable>/<key>   which entries a machine without a compiler may load; a hint, never trusted
          /locks/<key>.lock
-         /tmp/<uuid>/                  staging, flocked by its builder; without a lock it is stale
+         /tmp/<uuid>/                  staging; its builder holds a flock on it, so a folder without a lock is stale
          /quarantine/ /failed/<key>/   entries that failed their check; the last failed build of a key
          /toolchain.json               digests of compilers
 """
@@ -97,7 +97,7 @@ class Store:
         return examine(self.entry(key), key).library
 
     def find(self, portable: str, fits: Callable[[dict[str, Any]], bool]) -> Path | None:
-        """A valid entry with this portable digest whose record `fits`, by any compiler."""
+        """The library of a valid entry with this portable digest, built by any compiler, whose record passes `fits`."""
         hinted = self.root / "by-source" / portable
         with suppress(OSError):
             if found := self._first(sorted(os.listdir(hinted)), portable, fits):

@@ -35,12 +35,13 @@ def _extents(labels: tuple[str, str], tensors: tuple[Shaped, Shaped]) -> dict[st
 
 
 def _group(wanted: set[str], own: str) -> str:
-    """The labels, in their order in an operand."""
+    """The wanted labels, in the order of the operand."""
     return "".join(label for label in own if label in wanted)
 
 
 def _last(own: str, groups: dict[str, str]) -> str:
-    """The group of labels at the end of an operand, other than the batch group. Each group becomes one axis of the operand."""
+    """The name of the group whose labels end the operand. Refuses the batch group in this position, and groups whose labels are
+    not adjacent and in order, because each group becomes one axis."""
     for group in groups.values():
         if group and group not in own:
             refuse("equation", f"the axes {group!r} adjacent and in the same order in each operand", own)

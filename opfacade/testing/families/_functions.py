@@ -103,7 +103,7 @@ def every_f32(device: str) -> Iterator[Tensor]:
 
 
 def measured(make: Make, op: str, chunks: Iterable[Tensor], root: Callable[[Node], Node] | None = None) -> Exhausted:
-    """The largest error of an f32 function over some inputs, which must not exceed the documented error."""
+    """Measures the largest error of an f32 function over some inputs. An error above the documented one is a failure."""
     import torch
 
     problem, most, at, count = error(op, root), 0.0, 0.0, 0

@@ -41,7 +41,7 @@ _TREE = 2 + 5 + 3  # roundings of lanes and warps
 
 @dataclass(frozen=True, slots=True)
 class GeneralConfig:
-    """A warp joins the values of a result, or the warps of a CTA, where a row has fewer results than warps."""
+    """A warp joins the values of a result. If a row has fewer results than the CTA has warps, all warps join each result."""
 
     @property
     def facts(self) -> dict[str, int | bool]:
@@ -53,7 +53,7 @@ class GeneralLayout(RowLayout):
     changed: frozenset[str] = frozenset()
 
     def declines(self, program: FoldProgram, target: Target) -> Iterator[Reason]:
-        """An empty axis counts as one entry, because a stage may have results without elements."""
+        """Limits the results per row. An axis of size 0 counts as 1, because stages that join this axis still have results."""
         row = math.prod(max(1, program.shape[axis]) for axis in program.fold)
         yield from support.limit_reason("OPF-S004", "fold (results of a row)", row, MAX_ROW)
 
@@ -97,7 +97,7 @@ def _parts(layout: RowLayout, program: FoldProgram) -> dict[str, Any]:
 
 
 def _alike(program: FoldProgram) -> list[tuple[int, ...]]:
-    """Outputs by the axes that they have, in any order."""
+    """Indices of the outputs, grouped by the set of their axes."""
     found: dict[frozenset[int], tuple[int, ...]] = {}
     for k, made in enumerate(program.outputs):
         axes = frozenset(program.axes_of(made))
@@ -111,12 +111,12 @@ def _apart(program: FoldProgram, stage: Stage) -> set[int]:
 
 
 def _places(program: FoldProgram, axes: set[int]) -> tuple[int, ...]:
-    """The folded ones of some axes, as their numbers in the kernel: it has the kept axes first."""
+    """The folded axes among `axes`, with their numbers in the kernel, where the kept axes come first."""
     return tuple(len(program.kept) + i for i, axis in enumerate(program.fold) if axis in axes)
 
 
 def _used(program: FoldProgram, values: Sequence[Node]) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """Indices of the inputs, and (stage, index of its value), that the values use."""
+    """Indices of the inputs that the values read, and (stage, index of the part) of the results that they read."""
     names = [one.name for one in program.inputs]
     nodes = list(ordered(values))
     inputs = sorted({names.index(node.data) for node in nodes if node.kind == "input"})
@@ -126,7 +126,7 @@ def _used(program: FoldProgram, values: Sequence[Node]) -> tuple[tuple[int, ...]
 
 
 def _bytes_of_row(program: FoldProgram) -> int:
-    """Results of all stages in a row."""
+    """Bytes of the results of all stages for one row."""
     return general.RESULT_BYTES * sum(
         parts * math.prod([program.shape[axis] for axis in axes]) for parts, axes in _results(program)
     )
@@ -134,7 +134,7 @@ def _bytes_of_row(program: FoldProgram) -> int:
 
 @cached_by_form
 def _results(program: FoldProgram) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The results of each stage in a row: how many parts, and the folded axes along which they differ."""
+    """For each stage: the number of parts of a result, and the folded axes along which the results of a row differ."""
     return tuple(
         (len(REDUCERS[stage.reducer].parts), tuple(sorted(_apart(program, stage) & set(program.fold))))
         for stage in program.stages
@@ -142,7 +142,7 @@ def _results(program: FoldProgram) -> tuple[tuple[int, tuple[int, ...]], ...]:
 
 
 def _ctas(program: FoldProgram, target: Target) -> int:
-    """CTAs that take the rows in turn; no bit depends on their number."""
+    """The number of CTAs that share the rows. The bits of the results do not depend on it."""
     rows: int = math.prod(program.shape[axis] for axis in program.kept)
     fitting = general.MAX_BYTES // max(1, _bytes_of_row(program))
     return max(1, min(rows, general.MAX_CTAS * target.sm_count, fitting))
@@ -150,10 +150,10 @@ def _ctas(program: FoldProgram, target: Target) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralKernel(engine.FoldKernel[FoldOp]):
-    """With a workspace for the results of stages."""
+    """A fold kernel with a workspace for the results of stages."""
 
     def workspace(self, descriptor: FoldOp, target: Target) -> int:
-        """Not empty, because the launch takes its address also where there are no stages."""
+        """Never empty, because the launch passes its address even if the program has no stages."""
         program = self.launched(descriptor)
         needed = _ctas(program, target) * _bytes_of_row(program)
         return max(1, -(-needed // WORKSPACE_ALIGNMENT)) * WORKSPACE_ALIGNMENT
@@ -167,5 +167,5 @@ class GeneralKernel(engine.FoldKernel[FoldOp]):
 
 
 def general_kernel(descriptor: type[Descriptor[Any]]) -> Candidate:
-    """The kernel of any program, for an op that is a fold: the last of its candidates."""
+    """The last candidate of a fold op: this kernel supports any program."""
     return engine.fold_kernel(descriptor, GeneralLayout(), GeneralKernel)

@@ -35,7 +35,7 @@ def is_paged_kv(problem: object) -> TypeIs[PagedKv]:
 
 
 class AttentionCall(Protocol):
-    """Operands by name. An op has only some of them; these are tensors, or None if they are optional."""
+    """The operands of all attention ops. A call of one op has only some of them, and optional ones may be None."""
 
     o: Tensor
     lse: Tensor | None

@@ -31,9 +31,10 @@ _Piece = tuple[list[Bounded], "dict[str, Tensor]", str, IndexOf]
 def attention(
     descriptor: Problem, args: AttentionCall, c: dict[str, float], rows: int | None, rng: random.Random
 ) -> Iterator[_Piece]:
-    """Oracle, bounds and kernel outputs of sampled query rows, request by request.
+    """Yields the expected results with their bounds, and the outputs of the kernel, for sampled query rows of each request.
 
-    rows: the number of rows; fewer with more than _HEADS heads, because the bound treats each head as a separate row.
+    rows: number of sampled rows; None: all. With more than _HEADS heads, fewer rows are sampled, because the bound treats each
+    head as a separate row.
     """
     if rows is not None:
         rows = max(1, rows * _HEADS // max(_HEADS, descriptor.num_qo_heads))
@@ -51,7 +52,7 @@ def attention(
 
 
 def row_starts(descriptor: Problem, args: AttentionCall) -> list[int]:
-    """The first row of each request in q; in a decode, all requests have equally many rows."""
+    """The first row of each request in q, and the number of rows. In a decode, each request has the same number of rows."""
     if hasattr(args, "q_indptr"):
         return list(args.q_indptr.tolist())
     each = rows_each(descriptor)
@@ -90,7 +91,7 @@ def _request(
 
 
 def _in_operand(rows: list[int], group: int, index: list[int]) -> list[int]:
-    """The row, head and further indices of an element of a result of `_grouped`."""
+    """Converts an index into a result of `_grouped` to the index [row, head, ...] in the operand."""
     kv_head, at, *rest = index
     return [rows[at // group], kv_head * group + at % group, *rest]
 
@@ -113,7 +114,7 @@ def shown(descriptor: Problem, args: AttentionCall, request: int, first: int, q_
 
 
 def seen(descriptor: Problem, position: Tensor, kv_len: int) -> Tensor:
-    """A mask [rows, kv_len] of the keys that causal and window leave visible."""
+    """A mask [rows, kv_len] of the keys that the causal mask and the window leave visible."""
     import torch
 
     key = torch.arange(kv_len, device=position.device)[None]
@@ -126,7 +127,7 @@ def seen(descriptor: Problem, position: Tensor, kv_len: int) -> Tensor:
 
 
 def _nothing(row: ErrorRow) -> list[Bounded]:
-    """The expected results without keys: exactly 0 and -inf."""
+    """The expected results of rows that see no keys: o is exactly 0, and lse is -inf."""
     import torch
 
     zero = torch.zeros((*row.q.shape[:2], row.v.shape[-1]), dtype=torch.float64, device=row.q.device)
@@ -135,7 +136,7 @@ def _nothing(row: ErrorRow) -> list[Bounded]:
 
 
 def queries(args: AttentionCall) -> tuple[Tensor, ...]:
-    """The parts of the query rows, concatenated as in the key."""
+    """The parts of the query rows, in the order in which a key concatenates them."""
     return (args.q_nope, args.q_pe) if hasattr(args, "q_nope") else (args.q,)
 
 
