@@ -76,7 +76,7 @@ def test_a_failure_is_the_status_and_in_the_record(tools, tmp_path, monkeypatch,
 
 
 def test_each_compiler_has_a_record(tmp_path, monkeypatch):
-    """A wrapper script is another path to the same compiler."""
+    """Each --nvcc has a record, even if two name the same compiler: such a path may be a wrapper script."""
     monkeypatch.setattr(DeviceBuilds, "build", lambda self, spec, deadline: Built())
     monkeypatch.setenv("OPFACADE_NVCC", "")
     nvcc, place = str(toolchain.find(tmp_path / "toolchain.json").nvcc), tmp_path / "record.json"
@@ -101,14 +101,14 @@ def test_another_compiler_is_asked_what_it_can_build(tmp_path, monkeypatch):
 
 
 def test_every_op_that_compiles_belongs_to_an_engine():
-    """Ops over several ranks have no kernel."""
+    """Ops over several ranks belong to no engine, because they have no kernel."""
     alone = {example.op for example in examples() if issubclass(example.args_type, JoinedArgs)}
     assert {one.op for one in examples()} - alone == {op for ops in strangers.ENGINES.values() for op in ops}
 
 
 @pytest.mark.parametrize("engine", strangers.ENGINES)
 def test_a_problem_of_each_engine_builds(tools, engine):
-    """`python -m bench.random_builds` builds thousands."""
+    """Only one for each engine; `python -m bench.random_builds` builds thousands."""
     drawn = (strangers.draw(engine, seed) for seed in range(7, 99))
     chosen = (explain(one, Preference(backend="cuda"), Target.parse("sm_90a")) for one in drawn)
     found = next((one for one in chosen if one.chosen and one.chosen.candidate.jit_specs(one.descriptor, one.target)), None)

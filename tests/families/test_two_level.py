@@ -1,4 +1,6 @@
-"""A family brings forms of operands in its own folder: codes with two levels of scales, and one tensor per peer."""
+"""A family may define forms of operands in its own folder. The family `two_level` defines two: codes with two levels of
+scales, and a list of one tensor per peer.
+"""
 
 from dataclasses import replace
 
@@ -36,7 +38,7 @@ def problem(family):
 
 
 def wanted(args):
-    """Element by element, from the definition."""
+    """The expected output, computed from the definition one element at a time."""
     out = torch.empty(args.out.shape, dtype=torch.float64)
     for row, column in torch.cartesian_prod(*map(torch.arange, out.shape)).tolist():
         code = (int(args.weight[row, column // 2]) >> 4 * (column % 2) & 15) - 8

@@ -1,4 +1,4 @@
-"""Faults that tests without a GPU must see, in kernels and bindings: in code that also runs on the host, and in
+"""Planted faults in kernels and bindings that tests without a GPU must catch, because the code also runs on the host or in
 the emulator.
 """
 

@@ -1,4 +1,4 @@
-"""Faults in logs, dumps and messages: effects on a run, and the content of a dump. Tests without a GPU must see them."""
+"""Planted faults in logs, dumps and messages: effects on a run, and contents of a dump. Tests without a GPU must catch them."""
 
 from tests.mutation.mutant import cpu
 

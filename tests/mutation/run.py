@@ -116,7 +116,7 @@ def caught(subject: Mutant, status: int | None, output: str) -> str:
 
 
 def caught_on_host(subject: Mutant, status: int | None, output: str) -> str:
-    """The failed test. A module that cannot be imported any more shows nothing about the tests."""
+    """The first failed test, or "". A fault that only prevents the import of a module shows nothing about the tests."""
     if status is None:
         return "no end within the time"
     found = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
@@ -303,7 +303,7 @@ def summary(rows: list[dict], seconds: int) -> dict[str, object]:
 def merge(device: str, row: dict, of: dict[str, object], out: Path | None) -> None:
     """Put one row into the record, in the order of the list; rows of faults that are no longer listed are removed.
 
-    of: what the row is of. A record of other sources keeps its own origin, because most of its rows are of those.
+    of: the origin of the row. A record of other sources keeps its own origin, because most of its rows have that origin.
     """
     known = loaded(out).get(device, of)
     rows = {row["fault"]: row for row in recorded(device, out)} | {row["fault"]: row}

@@ -42,7 +42,7 @@ def test_axes_of_pages_and_tokens_have_the_sizes_of_the_pool(descriptor):
 
 
 def test_parameters_of_keys_are_paged_where_the_keys_are():
-    """The example with a mask of documents has one for each key."""
+    """The examples whose mask compares documents have one parameter per key."""
     found = {e.op: operands_of(e)["key_params"].paged for e in EXAMPLES if "key_params" in operands_of(e)}
     assert found == {"paged_prefill": (1, 2), "ragged_prefill": None}
 

@@ -1,6 +1,6 @@
 """Gated activations from their formulas in plain torch f64, with error bounds derived here and not by the library.
 
-Each is bounded relative to its value, in its tails too: a kernel whose error grows where the value falls does not keep it.
+Each bound is relative to the value, also in the tails: a kernel whose relative error grows there exceeds the bound.
 """
 
 import math
@@ -11,10 +11,10 @@ U = 2.0**-24
 
 
 def share(y, relative, e, q):
-    """(sigmoid(y), its relative error) where y errs by `relative` of itself.
+    """(sigmoid(y), its relative error), if y has the relative error `relative`.
 
-    d log sigmoid(y) = (1 - sigmoid(y)) dy. The exponential of -|y| errs by e: it is the numerator where y < 0, and a part
-    t / (1 + t) of the denominator, whose sum rounds by u. The quotient errs by q.
+    d log sigmoid(y) = (1 - sigmoid(y)) dy. t = exp(-|y|) has the relative error e. It is the numerator if y < 0, and the
+    fraction t / (1 + t) of the denominator, a sum with the rounding error u. The quotient has the error q.
     """
     value = torch.sigmoid(y)
     small = (-y.abs()).exp()
@@ -23,16 +23,17 @@ def share(y, relative, e, q):
 
 
 def silu(g, machine, alpha=None):
-    """g * sigmoid(alpha g): the product with alpha rounds, and so does the last one."""
+    """g * sigmoid(alpha g). The product alpha g, if there is an alpha, and the product with g round."""
     slope = 1.0 if alpha is None else alpha
     value, error = share(slope * g, 0.0 if alpha is None else U, machine["exp"], machine["div"])
     return g * value, error + U
 
 
 def gelu(g, machine):
-    """g Phi(g) = g erfc(z) / 2, z = -g / sqrt(2): a product with a constant that is rounded too.
+    """g Phi(g) = g erfc(z) / 2. The product z = -g / sqrt(2) rounds, and so does its constant.
 
-    d log erfc(z) = -2 / sqrt(pi) exp(-z^2) / erfc(z) dz. erfc errs by its own; of two products the one by a half is exact.
+    d log erfc(z) = -2 / sqrt(pi) exp(-z^2) / erfc(z) dz. erfc adds its own error. The product with 1/2 is exact; the product
+    with g rounds.
     """
     z = -g * math.sqrt(0.5)
     slope = 2 / math.sqrt(math.pi) * (-z.square()).exp() / torch.special.erfc(z)

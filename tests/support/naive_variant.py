@@ -1,6 +1,7 @@
-"""Variants and packed masks one pair of row and key at a time, from docs/variants.md; shares no code with the library.
+"""Evaluates variants and packed masks for one pair of query row and key at a time, as docs/variants.md defines them.
 
-Expressions are walked as the JSON has them: exact ones in numpy's f32 scalars and Python's integers, others in float64.
+This module shares no code with the library. It evaluates expressions from their JSON form: exact expressions with numpy's f32
+scalars and Python's integers, others in float64.
 """
 
 import math
@@ -44,7 +45,7 @@ def to_i32(a):
 
 
 def larger(a, b):
-    """NaN where either is, and +0 above -0."""
+    """The larger value; NaN if either is NaN. +0 is larger than -0."""
     if a != a or b != b:
         return a if a != a else b
     if a == b and not isinstance(a, int):
@@ -122,7 +123,7 @@ class Request:
         return found
 
     def query(self, q, i, h):
-        """A row of q, float64 values of a narrow dtype, rounded to that dtype again."""
+        """The row of q after the query expression of the variant: float64 values, rounded to the dtype of q."""
         if not self.variant.get("query"):
             return q
         values = self.values(i, None, h)

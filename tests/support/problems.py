@@ -56,7 +56,7 @@ def cache(**fields):
 
 
 def page_lists(paged_kv, kv_lens, rng, shared=False):
-    """Pages of each request, disjoint unless shared: then the first full pages are the same."""
+    """Random pages for each request. No two requests share a page, unless `shared`: then their first full pages are equal."""
     free = rng.sample(range(paged_kv.num_total_pages), paged_kv.num_total_pages)
     lists = [[free.pop() for _ in range(-(-n // paged_kv.page_size))] for n in kv_lens]
     if shared:
@@ -98,7 +98,7 @@ def pools(paged_kv, kv_lens, lists, strided=False):
 
 
 def sinks(descriptor):
-    """A logit for each query head, about as large as scores are; the first head has none."""
+    """A sink logit for each query head, about as large as a score; -inf (no sink) for the first head."""
     return (
         {"sinks": torch.randn(descriptor.num_qo_heads).index_fill(0, torch.tensor([0]), -math.inf)} if descriptor.sinks else {}
     )
@@ -120,7 +120,7 @@ def varied(descriptor, q_lens, kv_lens):
 
 
 def scales(descriptor):
-    """Factors of an fp8 cache and an fp8 q, each its own odd number."""
+    """Random scales of an fp8 cache and an fp8 q."""
     names = ("k_scale", "v_scale", "q_scale")
     counts = {name: spec.shape[0].size for name, spec in descriptor.operands().items() if name in names}
     return {name: torch.rand(counts[name]) * 2 + 0.1 for name in names if name in counts}
@@ -235,7 +235,7 @@ def on_reference(descriptor):
 
 
 def run(problem):
-    """Run (descriptor, args) on the reference backend; gives back both."""
+    """Runs (descriptor, args) on the reference backend, and returns both."""
     descriptor, args = problem
     on_reference(descriptor).run(args)
     return descriptor, args

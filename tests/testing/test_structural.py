@@ -21,7 +21,7 @@ check_ids = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__n
 
 
 def each_kind():
-    """(kind, check). Most checks treat each request alone: of hundreds, one is enough in a short run."""
+    """(kind, check) pairs. Most checks test each request separately, so a short run omits them for large batches."""
     for kind, descriptor in KINDS.items():
         for check in CHECKS:
             short = descriptor.batch_size <= 32 or check is structural.every_key_is_visited_once
@@ -32,8 +32,8 @@ of_kinds = pytest.mark.parametrize(("kind", "check"), list(each_kind()))
 
 
 def in_turn():
-    """The same for the reference, which has no splits: each kind with one check in turn, the first kind of an op with all; the
-    others are heavy."""
+    """The same pairs for the reference, which has no splits, so a short run needs fewer: all checks for the first kind of each
+    op, and one check for each other kind. The other pairs are heavy."""
     firsts = {descriptor.op: kind for kind, descriptor in reversed(KINDS.items())}.values()
     for turn, kind in enumerate(KINDS):
         for number, check in enumerate(CHECKS):

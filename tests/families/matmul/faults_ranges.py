@@ -1,4 +1,4 @@
-"""Faults in products of ranges of k."""
+"""Planted faults in grouped matrix products in which each group is a range of k (kernels/matmul/ranges.cuh)."""
 
 from tests.mutation.mutant import cpu
 

@@ -32,7 +32,7 @@ def _any_assembler():
 
 @contextmanager
 def paid(whether=True, some=44):
-    """some: maximum rows of a group for tiles of 64 rows."""
+    """Patches the selection of this kernel. whether: it is selected. some: maximum rows per group for tiles of 64 rows."""
     forget_specializations(), forget_selections()
     with (
         patch.object(matmul_coded_groups, "pays", lambda rows: whether),
@@ -44,7 +44,7 @@ def paid(whether=True, some=44):
 
 
 def ran(problem, args, whether=True, some=44):
-    """The kernel that ran."""
+    """Runs the problem, and returns the SKU of the kernel that ran."""
     with paid(whether, some):
         subject = emulator.subject(problem)
         subject.run(args)
@@ -76,7 +76,7 @@ FORMS = {name: one for name, one in PACKED.items() if one.k % 64 == 0} | {
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("some", [0, 999])
 def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name, some):
-    """The harness checks that rows of no group stay unchanged."""
+    """The harness checks that rows outside all groups stay unchanged."""
     run(FORMS[name], drawn(FORMS[name]), some=some)
 
 
@@ -84,8 +84,8 @@ def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name, some):
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("some", [0, 999])
 def test_a_row_has_the_bits_of_the_kernel_of_few(name, some):
-    """In one chain and in two segments, gathered or not; also if codes or rows are not aligned to sixteen bytes. f32 hides no
-    bit.
+    """Products of one and of two segments of k, with and without gather; also if codes or rows are not aligned to 16 bytes.
+    Results are f32, because rounding to fewer bits would hide differences.
     """
     for more in ({"k": 1216}, {"k": 320, "gather": True, "num_x_rows": 11, "sm_limit": 2}):
         problem = made(WEIGHTS[name], groups=5, rows=150, out_dtype="f32", n=140, **more)

@@ -74,7 +74,7 @@ def indptr_of(problem, seed=1):
 
 
 def drawn(problem, seed=3):
-    """Operands with NaN in rows of no group."""
+    """Operands with NaN in rows outside all groups."""
     args = inputs.make_args(problem, seed)
     if problem.layout == "masked":
         return args
@@ -99,7 +99,7 @@ def run(problem, args):
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
 def test_it_keeps_its_bound_and_writes_no_row_of_no_group(name):
-    """The harness checks that rows of no group stay unchanged."""
+    """The harness checks that rows outside all groups stay unchanged."""
     problem = FORMS[name]
     report = run(problem, drawn(problem))
     assert report.worst <= 1, report
@@ -126,7 +126,7 @@ def product_of(problem, args, group):
     ids=["chain", "segments", "gather"],
 )
 def test_a_row_has_its_bits_in_any_group(problem):
-    """The bits of the product of its group alone, also if k is summed in segments, in this position and in another."""
+    """A row has the bits of a product of its group alone, in this position and in another, also if k is summed in segments."""
     args = drawn(problem)
     run(problem, args)
     for group in range(problem.groups):
@@ -148,7 +148,7 @@ def beside_nan(tensor):
 @emulator.needed
 @pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
 def test_gathered_rows_have_their_bits_at_any_address(dtype):
-    """Chunk by chunk if rows are not aligned; by cp.async if they are, also if k ends inside a chunk."""
+    """Unaligned rows are copied one chunk at a time, aligned rows by cp.async, also if k ends inside a chunk."""
     problem = made(gather=True, num_x_rows=11, rows=40, k=77, n=33, dtype=dtype, out_dtype="f32", sm_limit=2)
     args = drawn(problem)
     for tensor in (args.x, args.weight):

@@ -1,4 +1,4 @@
-"""Unaligned rows that pass through shared memory: the bits of any other path, and no byte outside them is touched."""
+"""Unaligned rows are copied through shared memory. They get the same bits as on other paths, and no other byte changes."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ BEFORE = (0, 1, 5)  # elements before the first row
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    """Even for very few rows."""
+    """Copies rows through shared memory even if there are few."""
     monkeypatch.setattr(numbers, "LEAST_BYTES", 0)
 
 
@@ -99,7 +99,7 @@ def test_rows_past_the_valid_ones_are_not_touched(target):
 
 @emulator.needed
 def test_the_last_warps_may_come_first(monkeypatch):
-    """Results are copied once all rows are folded."""
+    """Results are copied out only after all warps have folded their rows."""
     for name in ("rows of a CTA", "rows of a warp"):
         problem = PROBLEMS[name]
         subject, args = emulator.subject(problem, device_like=ONE_SM), filled(problem, 5)
@@ -144,7 +144,7 @@ def test_rows_have_the_kernel_where_it_takes_less_time(problem, wanted):
 
 @emulator.needed
 def test_a_few_rows_do_not_pass_through_shared_memory(monkeypatch):
-    """Their time is that of one row."""
+    """A few rows take as long as one, so the copy would save nothing."""
     monkeypatch.setattr(numbers, "LEAST_BYTES", 2 * 2**20)
     problem = PROBLEMS["sums"]
     with emulator.edited("kernels/reduction/flat.cuh", ("copy_in(At<0>{});", "return;")):

@@ -1,4 +1,4 @@
-"""Rotations that together have every feature, and calls of them."""
+"""Rotary problems that together use every feature, and values for their operands."""
 
 import torch
 
@@ -29,7 +29,7 @@ def problem(rows, **fields):
 
 
 def spread(tensor, generator):
-    """Values of all sizes, infinities and NaN."""
+    """A tensor of the same shape and dtype, with values of very different magnitudes, infinities and NaN."""
     if tensor is None:
         return None
     wide = torch.randn(tensor.shape, generator=generator) * torch.exp(2 * torch.randn(tensor.shape, generator=generator))

@@ -1,4 +1,4 @@
-"""Rows of logits that begin at no multiple of a group, on the host: an odd vocabulary, and views of wider tensors."""
+"""Rows of logits that are not aligned to groups, on an emulated device: an odd vocabulary, and views of wider tensors."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def operands(name, vocab):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", GIVEN)
 def test_they_draw_what_an_aligned_row_draws(name, dtype):
-    """A padded copy has groups that are loaded whole. The judge also checks each token in fp64."""
+    """A padded copy has aligned rows, whose groups are loaded whole. `run` also checks each token against fp64."""
     x = logits(dtype)
     padded = torch.zeros(5, VOCAB + 7, dtype=dtype)[:, :VOCAB].copy_(x)
     given = operands(name, VOCAB)
@@ -51,7 +51,7 @@ def test_each_token_may_win(late):
 
 
 def test_neighbours_of_a_row_are_not_its_tokens():
-    """Words that a row shares with the memory before and after it."""
+    """The first and the last word of a row also contain elements before and after the row, here large logits."""
     wide = torch.full((3, VOCAB + 2), 90.0, dtype=torch.bfloat16)
     wide[:, 1 : VOCAB + 1] = normal(9, 3, VOCAB).bfloat16()
     with split_as(1, 0):

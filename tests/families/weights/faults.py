@@ -1,4 +1,4 @@
-"""Faults in conversions of weights: orders of codes, zero points, scales of other columns, and refusals."""
+"""Planted faults in conversions of weights: wrong orders of codes, zero points, scales of the wrong group, and refusals."""
 
 from tests.mutation.mutant import cpu
 

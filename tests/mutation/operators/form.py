@@ -1,4 +1,4 @@
-"""The form of a change: its removed and added tokens. Two changes of one form at one position are of one kind."""
+"""The form of a change: its removed and added tokens. Changes with the same form at the same position are of the same kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONSTANTS = {"True", "False", "true", "false", "None", "0", "1", "", '""', "''"
 _COMPARISONS = {"<", "<=", ">", ">=", "==", "!=", "in", "is", "not in", "is not"}
 _LEFT_OUT = {"(", ")", "pass"}
 ALWAYS = ({"or", "True"}, {"and", "False"}, {"&&", "false"}, {"||", "true"}, {"if", "False", "else"}, {"if", "True", "else"})
-SHARE = 0.5  # of the characters of two changes that must be common where whole expressions go
+SHARE = 0.5  # minimum common fraction of the characters of two changes that remove whole expressions
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Form:
     come: tuple[str, ...]
 
     def is_one_with(self, other: Form) -> bool:
-        """The same change."""
+        """Whether both are the same change."""
         return (self.start, self.end, self.come) == (other.start, other.end, other.come)
 
     def is_like(self, other: Form) -> bool:
-        """The same kind of change of the same tokens; for whole expressions, of most of the tokens."""
+        """Whether both change the same tokens in the same way; for whole expressions, most of the same tokens."""
         if self.kind != other.kind or self.kind in ("rewritten", "added"):
             return False
         common = min(self.end, other.end) - max(self.start, other.start)
@@ -43,7 +43,7 @@ class Form:
 
 def form(text: str, start: int, end: int, new: str) -> Form:
     """The form of a change that puts `new` in the place of text[start:end]."""
-    # From the line before: of equal removals the leftmost may end there.
+    # Tokens are read from the previous line on: a removal is moved left past equal tokens, perhaps to that line.
     first, last = text.rfind("\n", 0, max(text.rfind("\n", 0, start), 0)) + 1, text.find("\n", end)
     last = len(text) if last < 0 else last
     bare = _COMMENT.sub(lambda m: " " * len(m[0]), text[first:last])
@@ -54,7 +54,7 @@ def form(text: str, start: int, end: int, new: str) -> Form:
     head = _common(words, after)
     tail = _common(words[head:][::-1], after[head:][::-1])
     gone, come = tuple(words[head : len(words) - tail]), tuple(after[head : len(after) - tail])
-    while gone and not come and head and words[head - 1] == gone[-1]:  # of equal removals the leftmost
+    while gone and not come and head and words[head - 1] == gone[-1]:  # moves a removal left past equal tokens
         head, tail = head - 1, tail + 1
         gone = tuple(words[head : len(words) - tail])
     where = before[head : len(words) - tail]
