@@ -67,7 +67,7 @@ def copied(into: Path, bytecode: bool = False) -> None:
 
 
 def command(mutant: Mutant, device: str, marked: str = "") -> list[str]:
-    """Runs pytest on the tests of a mutant, with -k and its words at the end. marked: only tests with this marker."""
+    """The pytest command for the tests of a mutant, with its -k at the end. marked: only tests with this marker."""
     files, _, words = mutant.tests.partition(" -k ")
     chosen = ["-m", marked or ("gpu or not gpu" if device == "gpu" or "focus" in files else "not gpu")]
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
@@ -75,8 +75,8 @@ def command(mutant: Mutant, device: str, marked: str = "") -> list[str]:
 
 
 def arch_of(mutant: Mutant) -> str:
-    """Whether the kernel with the fault is selected: sm_90 without a new assembler has no asynchronous products; a GPU is made
-    to skip them.
+    """The architecture for which the kernel with the fault is selected. Faults of the general prefill run for sm_90, which has
+    no wgmma; on a GPU, tests/mutation/focus.py forbids the wgmma prefills instead.
     """
     return "sm_90" if mutant.name.startswith(("prefill", "fp8 prefill")) else "sm_90a"
 
@@ -285,7 +285,7 @@ def main() -> int:
             rows = [job.result() for job in jobs]
     unsound = [run.result()["fault"] for run in sources if run.result()["caught_by"]]
     if unsound:
-        if words.again:  # whose rows are in the record already
+        if words.again:  # restores the record, to which rows were added during the run
             write(before, words.out)
         print(f"nothing is recorded, because the sources as they are fail: {unsound}")
         return 2
@@ -318,7 +318,7 @@ def place_of(out: Path | None) -> Path:
 
 
 def loaded(out: Path | None = None) -> dict[str, dict]:
-    """The record in a folder; the repository's, where the folder has none yet."""
+    """The record in the folder `out`, or that of the repository if the folder has none yet."""
     place = next((path for path in (place_of(out), RESULTS) if path.exists()), None)
     return json.loads(place.read_text()) if place else {}
 

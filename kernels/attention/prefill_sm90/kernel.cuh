@@ -34,7 +34,7 @@ struct Consumer {
   Ring<C::kStages> keys, values;  // a tile's V has the stage of its K, so `values` repeats `keys` one step later
   Ring<Shared::kQStages> queries;
   bool keys_ready = false, values_ready = true;  // for the next step; the first step has no values
-  uint32_t checked_parity = 0;  // one bit a stage
+  uint32_t checked_parity = 0;  // one bit per stage
   WgmmaShown shown = {};      // if a mask hides keys too (kHidesMore): visible elements of the last scored tile
 
   __device__ __forceinline__ void wait_pingpong() const {

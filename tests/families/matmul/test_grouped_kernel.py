@@ -28,7 +28,7 @@ def _any_assembler():
 
 @pytest.fixture(autouse=True)
 def _rows_on_m():
-    """The other kernel is in test_swapped_kernel.py."""
+    """Selects the kernel with rows on M of wgmma; the other kernel is tested in test_swapped_kernel.py."""
     with swapping(0):
         yield
 
@@ -213,7 +213,8 @@ def test_tables_that_are_wrong_write_nothing_outside(indptr):
 @pytest.mark.parametrize("first", [0, 1, 3])
 @pytest.mark.parametrize("layout", ["ragged", "masked"])
 def test_rows_of_no_group_are_cleared_and_nothing_beside_them(layout, first):
-    """Rows of out are not aligned to 16 bytes in a wider tensor; all rows of a group that lost its rows are cleared."""
+    """`out` is a view of a wider tensor, so its rows are not aligned to 16 bytes. In the masked layout one group has no valid
+    rows, so all its rows are cleared."""
     problem = made(zero_tail=True, layout=layout, rows=21, n=19, k=24)
     args = drawn(problem)
     wide = torch.full((*args.out.shape[:-1], problem.n + 7), 7.0, dtype=args.out.dtype)
