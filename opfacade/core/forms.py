@@ -62,7 +62,7 @@ def expanded(operands: Mapping[str, Operand]) -> dict[str, TensorSpec]:
         else:
             found |= _of_form(name, operand, found.keys() | (operands.keys() - {name}))
     first = next(iter(found), None)
-    if first is not None and found[first].rules is not None and found[first].elsewhere:
+    if first is not None and found[first].elsewhere:
         raise TypeError(f"the first operand, {first}, must be on the device of the call.")
     return found
 

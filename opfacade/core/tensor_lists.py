@@ -55,7 +55,7 @@ def add_declared(cls: Any) -> None:
         cls.parts = MappingProxyType({**cls.parts, **parts})
 
 
-def add_parts(cls: Any) -> None:
+def add_parts(cls: type[Any]) -> None:
     """Adds fields with descriptions for the operands of `parts` to an Args class, and makes its instances replace values by
     their tensors.
 
