@@ -158,7 +158,7 @@ def test_rows_that_are_staged_have_the_bits_of_those_that_are_not(name, tile):
 
 
 @emulator.needed
-@pytest.mark.parametrize("valid", [None, 13])
+@pytest.mark.parametrize("valid", [None, 13, 20])
 def test_nothing_is_stored_behind_a_row_that_ends_inside_a_vector(valid):
     """Rows are aligned to 16 bytes, and 77 columns are not."""
     problem = made(rows=20, n=77, k=72, num_valid=valid is not None)
