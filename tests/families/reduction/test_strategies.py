@@ -123,7 +123,7 @@ def numbers():
 
 
 def copies(text, suffix):
-    """Numbers of strategies in a source, and in device code sizes of launches that are no number of a strategy."""
+    """Numbers of strategies in a source, and in device code sizes of launches that do not come from a strategy."""
     comment, sized = (PYTHON_COMMENT, ()) if suffix == ".py" else (DEVICE_COMMENT, SIZED.findall(DEVICE_COMMENT.sub("", text)))
     return [*(one for one in re.findall(r"(?<![\w.])\d+(?!\w)", comment.sub("", text)) if one in numbers()), *sized]
 
