@@ -3,6 +3,8 @@ none, tests of near lines.
 """
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -104,12 +106,25 @@ def test_the_recorder_counts_lines_of_the_library_alone_and_of_tests_that_pass(t
     assert [(line, [test.id for test in recorder.best.tests(*line)]) for line in recorder.best.of] == [((OWN, 3), ["t::True"])]
 
 
+def test_a_recording_has_the_lines_of_a_kernel_for_its_first_test_and_for_later_ones(tmp_path):
+    """The emulator compiles a kernel when the first test launches it."""
+    file, names = "tests/families/moe/test_moe_kernels.py", ("number_of_replicas", "scores_that_sum_to_zero")
+    words = ["-p", "tests.mutation.operators.recorder", f"--touched={tmp_path / 'parts'}", "-k", " or ".join(names), file]
+    pytest_words = ["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
+    done = subprocess.run([sys.executable, "-m", *pytest_words, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    parts = [json.loads(part.read_text()) for part in (tmp_path / "parts").iterdir()]
+    found = touched.joined(parts)
+    of_kernels = [found.tests(*line) for line in found.of if line[0] == "kernels/moe/route.cuh"]
+    assert any(all(any(name in test.id for test in tests) for name in names) for tests in of_kernels)
+
+
 @pytest.mark.parametrize(
     ("tests", "outcome", "by"),
     [
         (["tests/base/test_strict_json.py::test_what_is_not_strict_is_a_value_error"], "caught", "value_error["),
         (["tests/base/test_regular_files.py::test_a_link_is_followed_unless_told_otherwise"], "survived", ""),
-        ([], "survived", ""),
+        ([], "undecided", "no test"),
     ],
 )
 def test_a_fault_is_judged_by_the_tests_of_its_line(tests, outcome, by, tmp_path, monkeypatch):

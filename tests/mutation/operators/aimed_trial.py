@@ -35,7 +35,7 @@ class AimedTrial(Trial):
 
     def _aimed(self, fault: Fault, tests: list[str], seconds: float, left: float) -> tuple[str, str]:
         if not tests:
-            return SURVIVED, ""
+            return UNDECIDED, "no test runs near the line"
         is_python = fault.file.endswith(".py")
         text = (ROOT / fault.file).read_text()
         subject = Mutant(fault.name, fault.file, ((text, fault.planted(text)),))

@@ -21,30 +21,46 @@ Line = tuple[str, int]
 
 
 def keep(report: Callable[[frozenset[Line]], None]) -> None:
-    """From now on libraries are built with line tables, and `report` receives the lines of each library that a test uses."""
+    """From now on libraries are built with line tables, and `report` receives the lines of each library that a test uses.
+
+    A library of kernels is built at their first launch; later tests that use its binding get its lines too.
+    """
     from tests import emulator
-    from tests.emulator import builds
+    from tests.emulator import builds, lazy
 
     builds.FLAGS = (*builds.FLAGS, "-g1")
-    plain, of_spec = builds.library, emulator.library_of
+    plain, of_spec, serve_plain = builds.library, emulator.library_of, lazy.serve
+    kernels: dict[Path, set[Path]] = {}
+
+    def serve(binding, find):
+        def reported(name):
+            path = find(name)
+            kernels.setdefault(binding, set()).add(path)
+            report(lines_of(path))
+            return path
+
+        serve_plain(binding, reported)
+
+    def all_lines(binding):
+        return frozenset().union(lines_of(binding), *map(lines_of, kernels.get(binding, ())))
 
     def library(compiler, texts, includes, links):
         found = plain(compiler, texts, includes, links)
-        report(lines_of(found))
+        report(all_lines(found))
         return found
 
     def library_of(spec):
         found = of_spec(spec)
-        report(lines_of(found) | of_templates(spec))
+        report(all_lines(found) | of_templates(spec))
         return found
 
     library_of.cache_clear = of_spec.cache_clear
-    builds.library, emulator.library_of = library, library_of
+    builds.library, emulator.library_of, lazy.serve = library, library_of, serve
 
 
 @cache
 def lines_of(path: Path) -> frozenset[Line]:
-    done = subprocess.run(["objdump", "--dwarf=decodedline", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["objdump", "--dwarf=decodedline", str(path)], capture_output=True, text=True, check=True)
     return table(done.stdout)
 
 

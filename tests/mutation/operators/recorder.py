@@ -100,10 +100,11 @@ def _watch(start, called) -> None:
         threading.setprofile(profiled)
         return
     sys.monitoring.use_tool_id(TOOL, "touched")
+    disable = sys.monitoring.DISABLE  # `sys` is None while the interpreter exits
 
     def begun(code, number):
         start(code, number)
-        return sys.monitoring.DISABLE
+        return disable
 
     sys.monitoring.register_callback(TOOL, sys.monitoring.events.LINE, begun)
     sys.monitoring.set_events(TOOL, sys.monitoring.events.LINE)
