@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from opfacade import jit
+from opfacade.cli.cache import _age
 from opfacade.cli.main import main
 from opfacade.jit import cache
 from tests.jit.conftest import TINY, _toolkit_home, root, toolkit  # noqa: F401  fixtures
@@ -25,6 +26,11 @@ def test_ls_shows_an_entry(entry):
     out = invoke("ls").output
     for part in (entry.name[:12], "sm_80", "tiny", "built in", "1 entries"):
         assert part in out
+
+
+@pytest.mark.parametrize(("seconds", "age"), [(-3, "0s"), (42, "42s"), (60, "1m"), (7300, "2h"), (200000, "2d")])
+def test_an_age_has_one_unit(seconds, age):
+    assert _age(seconds) == age
 
 
 def test_ls_shows_what_an_entry_was_built_for(toolkit):  # noqa: F811

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opfacade.programs import text
-from opfacade.programs.evaluate import Evaluation, Values, stored
+from opfacade.programs.evaluate import Evaluation, Values, carried, stored, torch_type
 from opfacade.programs.expression import apply, constant, coord, extent, read, scalar, value
 from opfacade.programs.operations import FUNCTIONS, OPERATIONS
 from tests.support import naive_program
@@ -25,6 +25,15 @@ EXACT = [(op, types) for op, known in OPERATIONS.items() if known.exact for type
 def told(*roots):
     found = text.text_of(roots)
     return found.lets, found.values
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("bool", torch.bool), ("f32", torch.float32), ("f64", torch.float64), ("i32", torch.int64), ("u64", torch.int64)],
+)
+def test_a_type_is_carried_by_its_torch_dtype(kind, dtype):
+    assert torch_type(kind) is dtype
+    assert carried(torch.tensor([True, False]), kind).dtype is dtype
 
 
 @pytest.mark.parametrize(("op", "types"), EXACT, ids=lambda x: x if isinstance(x, str) else "-".join(x))

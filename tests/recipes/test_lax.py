@@ -27,6 +27,18 @@ SAME = sorted({*lax.UNARY, *lax.BINARY} - {name for name, other in TORCH.items()
 OF_INTEGERS = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic"}
 
 
+ELEMENTWISE = """
+abs acos acosh add asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil
+clz cos cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt is_finite le lgamma log log1p logistic lt max min mul ne neg
+nextafter population_count pow reciprocal rem round rsqrt shift_left shift_right_arithmetic shift_right_logical sign sin sinh
+sqrt square sub tan tanh
+"""
+
+
+def test_the_elementwise_functions_are_those_of_jax():
+    assert sorted({*lax.UNARY, *lax.BINARY}) == ELEMENTWISE.split()
+
+
 @pytest.mark.parametrize("name", SAME)
 def test_a_function_is_that_of_torch(name):
     a, b = (N, M) if name in OF_INTEGERS else (X, Y)

@@ -51,6 +51,8 @@ def test_no_recipe_lets_an_error_of_python_through():
         (lambda: recipes.rot90(X, 2.5), "k", "an integer, got 2.5"),
         (lambda: recipes.var(X, 0, "a"), "unbiased", "another value, got 'a'"),
         (lambda: recipes.round(X, 400), "decimals", "another value, got 400"),
+        (lambda: recipes.linalg_vector_norm(X, math.nan, 1), "ord", "a number, inf or -inf, got nan"),
+        (lambda: recipes.linalg_vector_norm(X, True, 1), "ord", "a number, inf or -inf, got True"),
         (lambda: recipes.arange(math.inf), "start", "got inf"),
         (lambda: recipes.arange(10**5000), "start", "too long to print"),
         (lambda: recipes.amax(X, keepdim=2), "keepdim", "True or False, got 2"),

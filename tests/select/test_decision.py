@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from opfacade import errors
 from opfacade.select import decision as tuning
-from opfacade.select.decision import MARGIN, Measured, TuningRow, decide, summary, tuning_key
+from opfacade.select.decision import MARGIN, Measured, TuningRow, clear, decide, summary, tuning_key
 from opfacade.select.registry import descriptor_types, examples
 
 DECODE = next(e for e in examples() if e.op == "paged_decode")
@@ -122,6 +122,13 @@ def test_of_equals_the_first_in_order_wins():
 
 def test_an_incumbent_that_became_slow_is_replaced_by_the_default():
     assert choice(100, 110, incumbent="sku-1") == 0
+
+
+@pytest.mark.parametrize(
+    ("time", "is_clear"), [(100 * (1 - MARGIN), False), (100 * (1 - MARGIN) + 5, True), (50, True), (150, True)]
+)
+def test_a_choice_is_clear_if_no_challenger_is_near_the_margin(time, is_clear):
+    assert clear(measured(100, time, noise=0.02)) is is_clear
 
 
 def test_a_decision_tells_gain_and_noise():

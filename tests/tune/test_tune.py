@@ -111,6 +111,14 @@ def test_a_default_that_is_wrong_leaves_nothing_to_compare_with(field):
     assert used() == "plain"
 
 
+def test_if_every_candidate_is_wrong_the_default_stays_and_nothing_is_timed(field):
+    field(candidate("plain", "wrong"), candidate("other", "raises"))
+    (found,) = tuned(plain=1.0, other=80.0)
+    assert sorted(way(sku) for sku in found.wrong) == ["other", "plain"]
+    assert found.row is None
+    assert used() == "plain"
+
+
 def test_one_candidate_is_not_measured(field):
     field(candidate("plain"))
     (found,) = tuned(plain=1.0)

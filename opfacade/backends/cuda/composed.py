@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from opfacade.backends.cuda import support
+from opfacade.backends.cuda.declared import writes_nothing
 from opfacade.backends.cuda.host.direct import Direct, KernelCall
 from opfacade.core.candidate import Candidate, FastPaths, Launcher, Operands, check_only
 from opfacade.core.descriptor import Descriptor
@@ -32,6 +34,8 @@ def composed_on_cuda(
     plain = composed(descriptor, "cuda", dtypes, facts, impl="kernels", size_free=size_free)
 
     def launcher(problem: Stepwise[Any], target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
+        if writes_nothing(problem):
+            return support.nothing_to_do
         run = plain.launcher(problem, target, sku, allow_build)
         learners: list[Callable[[Args], None]] = []
 

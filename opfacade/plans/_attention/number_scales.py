@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opfacade.core.device_tensors import DeviceTensors
+from opfacade.core.model import F32_MAX
 from opfacade.errors import Issue, from_issues
 from opfacade.plans._attention.operand_docs import AttentionArgs
 from opfacade.plans._attention.paging import SCALES
 
 if TYPE_CHECKING:
     import torch
-
-_F32_MAX = 3.4028234663852886e38
 
 
 class ScaledArgs(AttentionArgs):
@@ -29,7 +28,7 @@ class ScaledArgs(AttentionArgs):
 
     def _set_number(self, name: str, value: float) -> None:
         """If `beside` is not a tensor, the number is kept and the call is refused."""
-        if isinstance(value, bool) or not 0 < value <= _F32_MAX:
+        if isinstance(value, bool) or not 0 < value <= F32_MAX:
             issue = Issue("OPF-A063", name, "a positive finite f32, or a tensor", str(value), kind="ArgumentError")
             raise from_issues(type(self).__name__, "", [issue])
         device: Any = getattr(getattr(self, self.beside), "device", None)
