@@ -1,4 +1,4 @@
-"""Mounts a family from a folder of tests as if its files were in the package, without edits of the package."""
+"""Mounts a family from a folder of tests as if its files were in the package, without changing the package."""
 
 import sys
 from contextlib import contextmanager

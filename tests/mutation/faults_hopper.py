@@ -77,7 +77,7 @@ HOPPER_FAULTS = (
         f"{K}/prefill_sm90/scheduler.cuh",
         "(p.kv_heads / heads - now) % 2 == 0",
         "now < 0",
-        "tests/families/attention/test_wgmma_schedule.py -k turns",
+        "tests/families/attention/test_wgmma_schedule.py -k direction",
     ),
     cpu(
         "latent decode: a stage is given back before its last product is made",

@@ -36,7 +36,7 @@ RECIPE_FAULTS = (
     cpu("functions: an error beyond the documented is fine", "opfacade/testing/families/_functions.py",
         "() if most <= limit else", "() if most >= 0 else", FUNCTIONS),
     cpu("functions: CUDA's errors are those from the real value", "opfacade/programs/ulps.py", "ROUNDED = 0.5", "ROUNDED = 0.0",
-        "tests/families/elementwise/test_functions.py -k rounded_value"),
+        "tests/families/elementwise/test_functions.py -k half_an_ulp"),
     cpu("functions: a sample of f64 has the worst argument", "opfacade/programs/ulps.py", "MARGIN = 0.25", "MARGIN = 0.0",
         "tests/bench/test_f64.py"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Faults planted in gated activations: in their programs and their binding."""
+"""Faults planted in the programs of gated activations and in the binding of their kernel."""
 
 from tests.mutation.mutant import Mutant
 

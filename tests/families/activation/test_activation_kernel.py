@@ -1,4 +1,4 @@
-"""Gated activations on the map engine: their bound in every layout, and the same bits in each."""
+"""Gated activations in the kernels of map: every layout keeps the error bound and gives the same bits."""
 
 import math
 from dataclasses import replace
@@ -35,7 +35,7 @@ def problem(rows, width, **fields):
 
 
 def drawn(descriptor, seed):
-    """x of all sizes, with infinities and NaN; out holds NaN."""
+    """x spans several orders of magnitude and contains infinities and NaN; out is filled with NaN."""
     rows, width = descriptor.total_num_rows, len(descriptor.parts) * descriptor.width
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, width, generator=draw) * torch.exp(2 * torch.randn(rows, width, generator=draw))
@@ -65,7 +65,7 @@ LAYOUTS = {
 
 
 def layouts(descriptor):
-    """Interleaved pairs are adjacent and aligned."""
+    """Interleaved pairs must be adjacent and aligned, so only two layouts remain."""
     return ("compact", "padded") if descriptor.interleaved else LAYOUTS
 
 
@@ -98,7 +98,7 @@ def test_bits_do_not_depend_on_the_layout_or_the_batch(form):
 @emulator.needed
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 63, 352, 3420 // 4])
 @pytest.mark.parametrize("form", ["silu", "pairs", "ungated"])
-def test_odd_widths_and_nothing_past_a_row(form, width):
+def test_an_odd_width_is_computed_without_a_write_past_the_row(form, width):
     descriptor = problem(3, width, **FORMS[form])
     subject, args = emulator.subject(descriptor), drawn(descriptor, width)
     wide = torch.full((3, width + 5), 7.0, dtype=torch.bfloat16)
@@ -110,7 +110,7 @@ def test_odd_widths_and_nothing_past_a_row(form, width):
 @emulator.needed
 @pytest.mark.parametrize("gate_first", [True, False])
 @pytest.mark.parametrize("layout", ["compact", "padded", "transposed"])
-def test_in_place_has_the_bits_of_out_of_place(layout, gate_first):
+def test_in_place_and_out_of_place_give_the_same_bits(layout, gate_first):
     form = {"activation": "gelu", "gate_first": gate_first}
     plain, over = problem(9, 66, **form), problem(9, 66, in_place=True, **form)
     args = drawn(plain, 5)
@@ -133,7 +133,7 @@ def test_rows_past_the_valid_ones_are_not_touched(count):
     assert rows == 0 or not bool((args.out[:rows] == 3).all())
 
 
-def test_the_sku_says_what_is_compiled_and_no_size():
+def test_the_sku_depends_on_compiled_constants_and_on_no_size():
     plans = [Plan.select(problem(rows, width), Preference(backend="cuda"), SM_90A) for rows, width in ((3, 8), (5, 99))]
     assert plans[0].sku.id == plans[1].sku.id
     assert plans[0].jit_spec == plans[1].jit_spec
@@ -146,7 +146,7 @@ def test_the_sku_says_what_is_compiled_and_no_size():
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.activation}-{e.total_num_rows}")
 def test_examples_compile_without_spills(example):
-    """The build refuses spills."""
+    """compile() raises if ptxas reports spills."""
     plan = Plan.select(example, Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -155,7 +155,7 @@ def test_examples_compile_without_spills(example):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
-def test_large_rows_on_a_gpu(form, dtype):
+def test_large_rows_keep_the_error_bound_on_a_gpu(form, dtype):
     for rows, width in ((1, 14336), (257, 3420), (64, 352)):
         descriptor = problem(rows, width, dtype=dtype, **FORMS[form])
         plan = Plan.select(descriptor, Preference(backend="cuda"))

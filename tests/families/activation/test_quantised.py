@@ -1,4 +1,5 @@
-"""Gated activations with scales as results: the formula, the layout of scales, and the kernels' bound in every layout."""
+"""Gated activations that return quantised values and scales: the formula, the layout of the scales, and the error bound of the
+kernels in every layout."""
 
 import math
 from dataclasses import replace
@@ -54,7 +55,7 @@ def wide(tensor):
 
 
 def formula(d, x):
-    """The result before it is quantised."""
+    """The activation before quantisation."""
     x = wide(x)
     if not d.gated:
         return FUNCTIONS[d.activation](x)
@@ -69,7 +70,7 @@ def formula(d, x):
 
 
 def scales_of(d, y):
-    """One row per row, or one for all rows."""
+    """Scales with one row per row of y, or with a single row for scale="tensor"."""
     count = d.width // d.quant.group if d.quant.scale == "group" else 1
     found = (
         np.maximum(np.abs(y).reshape(1 if d.quant.scale == "tensor" else y.shape[0], count, -1).max(-1), 1e-10)
@@ -79,7 +80,7 @@ def scales_of(d, y):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_it_is_the_formula_divided_by_the_scale_of_its_group(name):
+def test_the_output_is_the_formula_divided_by_the_scale_of_its_group(name):
     d = FORMS[name]
     args = inputs.make_args(d, seed=4)
     Plan.select(d).run(args)
@@ -99,7 +100,7 @@ def test_it_is_the_formula_divided_by_the_scale_of_its_group(name):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_it_keeps_its_bound_and_travels(name):
+def test_a_serialised_descriptor_is_equal_and_its_plan_keeps_the_error_bound(name):
     d = FORMS[name]
     again = load_descriptor(d.canonical_json())
     assert again == d
@@ -111,7 +112,7 @@ def test_it_keeps_its_bound_and_travels(name):
 
 
 def test_the_result_is_rounded_once():
-    """Through an intermediate bf16 it would be another number."""
+    """Rounding to bf16 before the quantisation would give another number."""
     d = problem({"scale": "token"}, total_num_rows=64, dtype="f16")
     args = inputs.make_args(d, seed=6)
     Plan.select(d).run(args)
@@ -131,14 +132,14 @@ def held(subject, args):
 
 
 def apart(tensor):
-    """Rows with a stride larger than their length."""
+    """A copy whose row stride is larger than the row length."""
     room = torch.empty(tensor.shape[0], tensor.shape[1] + 24, dtype=tensor.dtype)
     return room[:, 8 : 8 + tensor.shape[1]].copy_(tensor)
 
 
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
-def test_the_kernel_keeps_its_bound_and_strides_do_not_matter(name):
+def test_the_kernel_keeps_its_bound_and_its_bits_for_any_strides(name):
     d = FORMS[name]
     subject, args = emulator.subject(d), inputs.make_args(d, 3)
     want = held(subject, args)
@@ -208,7 +209,7 @@ def test_f32_rows_have_a_kernel_with_every_scale(quant, interleaved):
     assert numerics.check(d, args, subject.plan.sku, before=before).worst <= 1
 
 
-def test_each_kernel_declines_what_the_other_takes():
+def test_exactly_one_cuda_kernel_accepts_each_kind_of_scale():
     for quant, own in (({}, "rows"), ({"scale": "static"}, "loops"), ({"scale": "tensor"}, "scaled")):
         explained = Plan.select(problem(quant), Preference(backend="cuda"), SM_90A)
         assert explained.sku.impl == own
@@ -217,7 +218,7 @@ def test_each_kernel_declines_what_the_other_takes():
 
 
 @pytest.mark.parametrize("name", ["group", "pairs", "padded", "token", "wide", "tensor", "tensor_pairs"])
-def test_it_compiles_without_spills(name):
+def test_each_form_compiles_without_spills(name):
     plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -230,7 +231,7 @@ def test_it_compiles_without_spills(name):
 @pytest.mark.parametrize(
     "form", [{}, {"interleaved": True, "activation": "swiglu_oai"}, {"gated": False, "activation": "gelu"}]
 )
-def test_large_rows_on_a_gpu(form, quant):
+def test_large_rows_keep_the_error_bound_on_a_gpu(form, quant):
     for rows, width in ((1, 14336), (257, 2048), (64, 384)):
         d = problem(quant, total_num_rows=rows, width=width, **form)
         plan, args = Plan.select(d, Preference(backend="cuda")), inputs.make_args(d, 2, "cuda")

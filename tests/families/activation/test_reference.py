@@ -1,4 +1,4 @@
-"""Gated activations in torch against independent formulas, and refusals."""
+"""The torch reference of gated activations against independent formulas, and descriptors and calls that are refused."""
 
 import math
 
@@ -23,7 +23,7 @@ def sigmoid(x):
 
 
 def single(number):
-    """As f32."""
+    """The number rounded to f32."""
     return None if number is None else torch.tensor(number, dtype=torch.float32).item()
 
 
@@ -39,7 +39,7 @@ FUNCTIONS = {
 
 
 def one(activation, gate, up, limit=None, alpha=None):
-    """The definition, element by element; up is None without one."""
+    """The definition for one element; up is None if the activation is not gated."""
     limit = 7.0 if activation == "swiglu_oai" and limit is None else limit
     if limit is not None:
         gate, up = min(gate, limit), None if up is None else max(-limit, min(up, limit))
@@ -48,9 +48,8 @@ def one(activation, gate, up, limit=None, alpha=None):
 
 
 def slack(activation, gate):
-    """One rounding of the result; an exponent that is a rounded product, or has f32 constants, has an error proportional to its
-    size.
-    """
+    """The allowed relative error: one rounding of the result, plus a term proportional to the exponent, because the exponent is
+    a rounded product or contains f32 constants."""
     exponent = gate**2 + abs(gate) ** 3 / 8 if activation.startswith("gelu") else 2 * abs(gate)
     return 2.0**-23 * (1 + exponent)
 
@@ -83,7 +82,7 @@ FORMS += [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(f"{k}={v}" for k, v in form.items()))
-def test_every_element_is_what_the_formula_says(form):
+def test_every_element_equals_the_formula(form):
     descriptor = problem(**form)
     x = 3 * torch.randn(4, 38 if descriptor.gated else 19, generator=torch.Generator().manual_seed(1))
     out, rows = ran(descriptor, x), x.tolist()
@@ -97,14 +96,14 @@ def test_every_element_is_what_the_formula_says(form):
             assert float(out[r, j]) == pytest.approx(want, rel=slack(descriptor.activation, gate), abs=1e-38)
 
 
-def test_it_is_what_torch_computes():
+def test_silu_and_mul_equals_torch():
     x = torch.randn(5, 24)
     got = ran(GatedActivationDescriptor(total_num_rows=5, width=12, dtype="f32"), x)
     torch.testing.assert_close(got, torch.nn.functional.silu(x[:, :12]) * x[:, 12:])
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
-def test_infinities_have_their_limit_and_nan_stays(activation):
+def test_infinite_inputs_give_the_limits_and_nan_gives_nan(activation):
     gate, up = torch.tensor([[-math.inf, math.inf, math.nan, 1.0, -3e38]]), torch.tensor([[2.0, 2.0, 2.0, math.nan, 1.0]])
     got = ran(
         GatedActivationDescriptor(total_num_rows=1, width=5, dtype="f32", activation=activation), torch.cat([gate, up], 1)
@@ -115,21 +114,21 @@ def test_infinities_have_their_limit_and_nan_stays(activation):
     assert got[0, 4] == 0
 
 
-def test_a_limit_keeps_nan():
+def test_a_limit_propagates_nan():
     x = torch.tensor([[math.nan, 1.0, 1.0, math.nan]])
     descriptor = GatedActivationDescriptor(total_num_rows=1, width=2, dtype="f32", limit=0.5)
     assert ran(descriptor, x).isnan().all()
 
 
 @pytest.mark.parametrize("alpha", [1e-30, 1e-3, 1e20, 3e38])
-def test_any_slope_has_the_limits_of_its_formula(alpha):
+def test_silu_with_any_alpha_has_the_limits_of_its_formula(alpha):
     descriptor = GatedActivationDescriptor(total_num_rows=1, width=3, dtype="f32", gated=False, alpha=alpha)
     got = ran(descriptor, torch.tensor([[-math.inf, -2.0, 5.0]]))[0].tolist()
     want = [0.0, *(float(FUNCTIONS["silu"](mp.mpf(x), mp.mpf(alpha))) for x in (-2.0, 5.0))]
     assert got == pytest.approx(want, rel=1e-6, abs=1e-37)
 
 
-def test_in_place_is_out_of_place_and_the_second_half_stays():
+def test_in_place_equals_out_of_place_and_leaves_the_second_half_unchanged():
     x = torch.randn(6, 30).half()
     for first in (True, False):
         kept, plain = x.clone(), ran(problem(total_num_rows=6, width=15, dtype="f16", gate_first=first), x)
@@ -140,7 +139,7 @@ def test_in_place_is_out_of_place_and_the_second_half_stays():
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("f8_e4m3", 448.0), ("f8_e5m2", 57344.0), ("i8", 127.0)])
-def test_a_static_scale_divides_and_the_result_saturates(dtype, most):
+def test_a_static_scale_divides_and_the_output_saturates(dtype, most):
     x = 4 * torch.randn(4, 38, generator=torch.Generator().manual_seed(2))
     x[0, 0], x[0, 19] = 1e6, 1e6
     scale = torch.tensor([0.37])
@@ -163,7 +162,7 @@ def test_an_expression_replaces_the_activation():
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.activation}-{e.total_num_rows}")
-def test_a_descriptor_travels_and_keeps_its_bound(example):
+def test_a_serialised_descriptor_is_equal_and_its_plan_keeps_the_error_bound(example):
     again = load_descriptor(example.canonical_json())
     assert again == example == GatedActivationDescriptor.model_validate_json(example.model_dump_json())
     assert again.digest() == example.digest()
@@ -176,7 +175,7 @@ def test_a_descriptor_travels_and_keeps_its_bound(example):
         assert numerics.check(example, args, plan.sku, before=before).worst <= 1
 
 
-def test_a_shared_part_of_an_expression_travels():
+def test_a_shared_subexpression_survives_serialisation():
     part = GATE * UP + 1.0
     descriptor = problem(expression=part * part / (1.0 + abs(part)))
     assert len(descriptor.model_dump(mode="json")["lets"]) == 1
@@ -207,13 +206,13 @@ def test_a_shared_part_of_an_expression_travels():
         ({"expression": GATE * UP * apply("f32", coord(0))}, "expression.args.1.args.0", "the inputs at the position"),
     ],
 )
-def test_what_has_no_meaning_is_refused(fields, argument, word):
+def test_contradictory_fields_are_refused(fields, argument, word):
     with pytest.raises(DescriptorError, match=word) as caught:
         problem(**fields)
     assert caught.value.issues[0].argument == argument
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_operands_of_a_wrong_shape_or_stride_are_refused():
     x, out = torch.randn(4, 38), torch.empty(4, 19)
     plan = GatedActivationPlan.select(problem())
     for args, code in [
@@ -227,4 +226,5 @@ def test_a_call_that_does_not_fit_is_refused():
     alternate = GatedActivationPlan.select(problem(interleaved=True))
     wide = torch.randn(4, 41)
     with pytest.raises(ArgumentError, match="x expected"):
-        alternate.run(GatedActivationArgs(x=wide[:, :38], out=out))  # an odd stride: pairs would begin inside an access
+        # an odd row stride, so a pair may begin at an unaligned address
+        alternate.run(GatedActivationArgs(x=wide[:, :38], out=out))

@@ -1,10 +1,10 @@
-"""Hopper's operand layouts in plain Python: panels, matrix descriptors and fragments, as the kernels use them."""
+"""A Python model of Hopper's operand layouts: panels, matrix descriptors and fragments, as the kernels use them."""
 
 import torch
 
 
 def panel_address(row, chunk):
-    """Byte offset of a 16-byte chunk in a panel of 128-byte rows: kernels/tile/panel.cuh."""
+    """The byte offset of a 16-byte chunk in a panel whose rows have 128 bytes, as in kernels/tile/panel.cuh."""
     return row * 128 + ((chunk ^ (row & 7)) * 16)
 
 
@@ -14,7 +14,7 @@ def swizzle(address):
 
 
 def box_in_shared(tensor, x, y, z, w, rows):
-    """64 elements x rows of a [w, z, y, x] tensor in TMA's layout; zeros outside."""
+    """A box of `rows` rows x 64 elements of a [w, z, y, x] tensor, as TMA stores it; elements outside the tensor are zero."""
     out = torch.zeros(rows * 64, dtype=tensor.dtype)
     for r in range(rows):
         for c in range(64):
@@ -25,7 +25,7 @@ def box_in_shared(tensor, x, y, z, w, rows):
 
 
 def into_panels(matrix):
-    """Shared memory, in elements, of a row-major matrix staged as panels by panel_address."""
+    """A row-major matrix as panel_address stages it in shared memory; offsets are in elements."""
     rows, columns = matrix.shape
     out = torch.zeros(rows * columns, dtype=matrix.dtype)
     for r in range(rows):
@@ -36,12 +36,12 @@ def into_panels(matrix):
 
 
 def descriptor_at(address, across, bytes_on):
-    """The fields of panel_descriptor that the hardware reads, advanced by bytes_on."""
+    """The fields of panel_descriptor that the hardware reads; the start address is advanced by bytes_on."""
     return {"start": address + bytes_on, "leading": across, "stride": 1024}
 
 
 def read_rows(shared, descriptor, rows):
-    """The rows x 16 operand a K-major descriptor names: 16 elements of each row, eight rows every `stride` bytes."""
+    """The rows x 16 operand that a K-major descriptor describes: 16 elements per row, eight rows per `stride` bytes."""
     out = torch.empty(rows, 16, dtype=shared.dtype)
     for r in range(rows):
         for k in range(16):
@@ -51,7 +51,8 @@ def read_rows(shared, descriptor, rows):
 
 
 def read_transposed(shared, descriptor, columns):
-    """The 16 x columns operand a transposed descriptor names: panels every `leading` bytes, eight terms every `stride`."""
+    """The 16 x columns operand that a transposed descriptor describes: one panel per `leading` bytes, eight k-indices per
+    `stride` bytes."""
     out = torch.empty(16, columns, dtype=shared.dtype)
     for k in range(16):
         for n in range(columns):
@@ -63,30 +64,30 @@ def read_transposed(shared, descriptor, columns):
 
 
 def accumulator_place(thread, index):
-    """(row, column) of d[index] in a thread of a warpgroup."""
+    """The (row, column) of accumulator register d[index] of a thread in a warpgroup."""
     warp, g, t = thread // 32, thread % 32 // 4, thread % 4
     return warp * 16 + g + index % 4 // 2 * 8, index // 4 * 8 + t * 2 + index % 2
 
 
 def operand_places(thread, register):
-    """The two (row, column) that an A register packs, for one 64 x 16 operand."""
+    """The two (row, column) pairs that one A register of a 64 x 16 operand packs."""
     warp, g, t = thread // 32, thread % 32 // 4, thread % 4
     row, column = warp * 16 + g + register % 2 * 8, register // 2 * 8 + t * 2
     return (row, column), (row, column + 1)
 
 
 def transposed_place(row):
-    """Where kernels/tile/transpose_bytes.cuh puts the byte of a row of the tile."""
+    """The column to which kernels/tile/transpose_bytes.cuh moves the byte of this row of the tile."""
     return row & ~15 | (row >> 1 & 3) << 2 | (row >> 3 & 1) << 1 | row & 1
 
 
 def transposed_row(column):
-    """The row of the transposed tile that a column becomes."""
+    """The row of the transposed tile that holds this column."""
     return column & ~15 | (column & 1) << 3 | (column >> 1 & 7)
 
 
 def transpose_bytes(tile):
-    """[rows, positions] of a tile of 128 x 128, as warps compute it: ldmatrix gives a thread two columns of four row pairs."""
+    """The transposed 128 x 128 tile as the warps compute it: ldmatrix gives a thread two columns of four row pairs."""
     out = torch.full_like(tile, -1)
     for rows in range(0, 128, 32):
         for columns in range(0, 128, 16):

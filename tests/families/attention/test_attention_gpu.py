@@ -63,7 +63,7 @@ def prefill_of(batch, rows, **more):
 
 
 def request_alone(descriptor_of, args, request, q_lens):
-    """The same request as a batch of one, on the same pool."""
+    """The same request as a batch of size one, with the same pool."""
     first = sum(q_lens[:request])
     rows = slice(first, first + q_lens[request])
     low, high = args.kv_indptr[request : request + 2].tolist()
@@ -105,8 +105,8 @@ def test_a_request_does_not_see_its_batch(kind, split):
         assert same_bits(alone.lse, args.lse[rows].contiguous())
 
 
-def test_the_size_of_a_split_reaches_the_kernel():
-    """Negative control of the test above: two chunk sizes sum in different orders."""
+def test_two_chunk_sizes_give_different_bits():
+    """Negative control of the test above: two chunk sizes add in different orders."""
     found = []
     for split in (64, 256):
         descriptor = decode_of(4, kv_split=split)
@@ -117,7 +117,7 @@ def test_the_size_of_a_split_reaches_the_kernel():
 
 
 @pytest.mark.parametrize("split", ["auto", "off", 128])
-def test_a_captured_decode_stays_right_when_lengths_change(split):
+def test_a_captured_decode_is_right_after_the_lengths_change(split):
     descriptor = decode_of(8, page_table="block", kv_split=split)
     lengths = [[700, 3, 0, 64, 1200, 900, 16, 17], [1, 1000, 500, 0, 333, 1200, 15, 800]]
     args = inputs.make_args(descriptor, seed=1, device="cuda", lengths=inputs.DrawnLengths(kv=[1200] * 8))
@@ -147,7 +147,7 @@ def test_the_first_run_is_refused_during_capture():
         plan.run(args, torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda"))
 
 
-def test_run_never_synchronises_and_allocates_nothing():
+def test_run_neither_synchronises_nor_allocates():
     descriptor = decode_of(8)
     plan = Plan.select(descriptor, CUDA)
     args = inputs.make_args(descriptor, device="cuda")
@@ -164,7 +164,7 @@ def test_run_never_synchronises_and_allocates_nothing():
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocated
 
 
-def test_work_goes_to_the_current_stream():
+def test_a_kernel_is_launched_on_the_current_stream():
     descriptor = prefill_of(2, 100)
     plan = Plan.select(descriptor, CUDA)
     args = inputs.make_args(descriptor, seed=3, device="cuda")
@@ -182,7 +182,7 @@ def test_work_goes_to_the_current_stream():
 
 
 @pytest.mark.parametrize("pad", [1, 3, 8])
-def test_any_stride_of_the_pools_and_of_q_and_o_works(pad):
+def test_q_o_and_the_pools_may_have_any_strides(pad):
     descriptor = prefill_of(3, 90)
     plan = Plan.select(descriptor, CUDA)
     args = inputs.make_args(descriptor, seed=4, device="cuda")
@@ -206,8 +206,8 @@ EVEN, UNEVEN = {"head_dim": 64}, {"head_dim": 192, "head_dim_vo": 128}
 
 @pytest.mark.parametrize("names", [("q",), ("k",), ("v",), ("q", "k", "v", "o")], ids=" ".join)
 @pytest.mark.parametrize("pad", [1, 8])
-def test_any_stride_of_rows_of_two_widths_works(pad, names):
-    """If a row is not aligned to 16 bytes, TMA loads nothing, and threads copy."""
+def test_rows_of_q_and_v_of_different_widths_may_have_any_strides(pad, names):
+    """TMA cannot load rows that are not aligned to 16 bytes, so threads copy such rows."""
     descriptor = BatchRaggedPrefillDescriptor(**RAGGED, **UNEVEN, causal=True, dtype="bf16")
     plan = Plan.select(descriptor, CUDA)
     args = inputs.make_args(descriptor, seed=4, device="cuda")
@@ -237,12 +237,12 @@ def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool, nonfinite, dims
     getattr(args, pool)[100, 1, 5] = nonfinite
     plan.run(args)
     touched = torch.zeros(200, 4, dtype=torch.bool, device="cuda")
-    touched[100:171, 2:] = True  # rows 100 to 170 see key 100; heads 2 and 3 share kv head 1
+    touched[100:171, 2:] = True  # rows 100 to 170 attend to key 100; heads 2 and 3 share its KV head
     assert torch.equal(args.o[~touched], want[~touched])
     assert bool((~args.o[touched].isfinite()).any(-1).all()) or pool == "k"
 
 
-def test_one_key_gives_its_value_bitwise():
+def test_with_a_single_key_the_output_is_its_value_bitwise():
     descriptor = decode_of(5)
     args = inputs.make_args(descriptor, seed=7, device="cuda", lengths=inputs.DrawnLengths(kv=[1] * 5))
     Plan.select(descriptor, CUDA).run(args)
@@ -252,7 +252,7 @@ def test_one_key_gives_its_value_bitwise():
 
 @pytest.mark.parametrize("kv_len", [17, 512, 4096])
 def test_every_key_is_visited_once(kv_len):
-    """q = 0 makes all weights equal, so one-hot values count visits exactly."""
+    """With q = 0 all weights are equal, so one-hot values count the visits of each key."""
     descriptor = decode_of(1)
     args = inputs.make_args(descriptor, seed=9, device="cuda", lengths=inputs.DrawnLengths(kv=[kv_len]))
     args.q.zero_()
@@ -273,7 +273,7 @@ def test_every_key_is_visited_once(kv_len):
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_stages_are_not_refilled_before_they_are_read(head_dim, page_size, dtype):
-    """Many tiles on every SM, so that some threads and copies run ahead of others."""
+    """A problem with many tiles on every SM, so that some threads and TMA loads run ahead of others."""
     pages = {"num_total_pages": 6000 // page_size, "page_size": page_size, "num_kv_heads": 8, "head_dim": head_dim}
     descriptor = BatchPagedPrefillDescriptor(
         batch_size=1,
@@ -291,7 +291,7 @@ def test_stages_are_not_refilled_before_they_are_read(head_dim, page_size, dtype
         assert numerics.check(descriptor, args, plan.sku, rows=100).worst <= 1
 
 
-def test_a_large_batch_of_tiny_requests_is_mapped_right():
+def test_each_of_5000_short_requests_uses_its_own_rows():
     descriptor = BatchRaggedPrefillDescriptor(
         batch_size=5000,
         total_num_rows=6000,

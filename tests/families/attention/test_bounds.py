@@ -1,5 +1,6 @@
-"""Decode's schedules, run on the host from the kernel's sources, with lengths below and above every bound: each key is used
-once, each row is written, no two partials share a slot at the same time, and fixed chunks are independent of other requests."""
+"""The schedules of decode, compiled from the kernel's sources for the host, with lengths below and above every bound. Each key
+is used once, each row is written, two partials never share a slot at the same time, and fixed chunks of a request do not
+depend on other requests."""
 
 import ctypes
 import itertools
@@ -74,7 +75,7 @@ def host(tmp_path_factory):
 
 
 def plan(mode, tokens, batch, heads, chunk, sms):
-    """(resident, blocks, slots) from attention_decode.cut_of for a bound on the tokens of all requests together."""
+    """(resident CTAs, CTAs, slots) from attention_decode.cut_of, for a bound on the total tokens of all requests."""
     runs = batch * heads
     if mode == "fixed":
         blocks = heads * (tokens // chunk + batch)
@@ -96,7 +97,7 @@ def items_of(host, mode, lens, heads, window, chunk, made):
 
 
 def runs_of(items):
-    """{(request, head): [(part, parts, first visible key of the part, end)] in the order of parts}."""
+    """{(request, head): [(part, parts, first visible key of the part, end)]}, with the parts in order."""
     found = {}
     for _, request, head, first, begin, end, part, parts, _ in items:
         found.setdefault((request, head), []).append((part, parts, max(first, begin), end))
@@ -114,7 +115,7 @@ def hold(items, lens, heads, window, slots):
         assert own[0][2] == first or length == 0
         assert ends[-1] == length
         assert all(a == b for (*_, a), (_, _, b, _) in itertools.pairwise(own)), (request, own)
-    kept = {}  # a slot belongs to one unit, or to one block that computes all parts of its units, one unit after the other
+    kept = {}  # A slot belongs to one unit, or to one CTA that computes all parts of its units, one unit after the other.
     for block, request, head, *_, parts, slot in items:
         if parts > 1:
             assert 0 <= slot < slots
@@ -122,7 +123,7 @@ def hold(items, lens, heads, window, slots):
     shared = {slot: own for slot, own in kept.items() if len(own) > 1}
     assert all(len({block for block, _ in own}) == 1 and len({run for _, run in own}) == len(own) for own in shared.values())
     makers = {block for own in shared.values() for block, _ in own}
-    for block in makers:  # no other block has a part of its units, and it ends one unit before it begins the next
+    for block in makers:  # No other CTA computes a part of these units, and the CTA ends one unit before it begins the next.
         mine = [(request, head) for b, request, head, *_ in items if b == block]
         assert all((b == block) == ((request, head) in set(mine)) for b, request, head, *_ in items)
         assert len([run for run, _ in itertools.groupby(mine)]) == len(set(mine))
@@ -140,7 +141,7 @@ LENGTHS = st.lists(
 @example([2080] * 45, 4160, 1, -1, 32)
 @example([2**31 - 200], 100, 1, -1, 64)
 @example([2**30, 2**29, 0, 7], 1000, 2, 5, 32)
-def test_fixed_chunks_are_whole_and_their_own_whatever_the_lengths(host, lens, tokens, heads, window, chunk):
+def test_fixed_chunks_cover_every_request_and_depend_only_on_its_own_length(host, lens, tokens, heads, window, chunk):
     made = plan("fixed", tokens, len(lens), heads, chunk, 0)
     items = items_of(host, "fixed", lens, heads, window, chunk, made)
     hold(items, lens, heads, window, made[2])
@@ -148,7 +149,7 @@ def test_fixed_chunks_are_whole_and_their_own_whatever_the_lengths(host, lens, t
         length = lens[request]
         first = max(0, length - 1 - window) if window >= 0 else 0
         count = max(1, -(-length // chunk) - first // chunk)
-        if count <= made[2]:  # any request within the bounds is split independently of the others
+        if count <= made[2]:  # a request within the bounds is split independently of the others
             starts = [(first // chunk + part) * chunk for part in range(count)]
             assert [end for *_, end in own] == [min(length, start + chunk) for start in starts]
 
@@ -157,13 +158,13 @@ def test_fixed_chunks_are_whole_and_their_own_whatever_the_lengths(host, lens, t
 @given(LENGTHS, st.integers(0, 3000), st.integers(1, 3), st.sampled_from([-1, 0, 70]), st.sampled_from([1, 5, 12, 264]))
 @example([2**30, 2**29, 0, 7], 1000, 2, -1, 5)
 @pytest.mark.parametrize("mode", ["auto", "pieces"])
-def test_what_lengths_cut_is_whole_whatever_they_are(host, mode, lens, tokens, heads, window, sms):
+def test_a_split_by_lengths_covers_every_request_for_any_lengths(host, mode, lens, tokens, heads, window, sms):
     made = plan(mode, tokens, len(lens), heads, 1, sms)
     hold(items_of(host, mode, lens, heads, window, 1, made), lens, heads, window, made[2])
 
 
-def test_more_tiles_than_are_counted_in_positions_stay_whole_runs(host):
-    """Heads of long requests: together 2^31 tiles and more."""
+def test_units_are_not_split_if_the_batch_has_more_tiles_than_an_int_can_count(host):
+    """The long requests of all heads together have more than 2^31 tiles."""
     lens, heads = [2**29] * 3, 100
     made = plan("auto", 2**31 - 1, len(lens), heads, 1, 264)
     hold(items_of(host, "auto", lens, heads, -1, 1, made), lens, heads, -1, made[2])

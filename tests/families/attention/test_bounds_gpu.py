@@ -1,4 +1,4 @@
-"""The tests of tests/emulator/test_bounds.py on a GPU, and level indices reports what exceeds a bound."""
+"""The tests of tests/emulator/test_bounds.py on a GPU, and the report of validation level "indices" about exceeded bounds."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def lengths_of(make, kv):
 
 
 @pytest.mark.parametrize(("descriptor", "kv"), SHARED_CASES)
-def test_requests_that_share_pages_have_their_results_and_their_bits(descriptor, kv):
+def test_requests_that_share_pages_have_the_right_results_and_bits(descriptor, kv):
     q = None if "decode" in descriptor.op else [3] * len(kv)
     hold_and_compare(Subject(descriptor, "cuda", "cuda"), DrawnLengths(q=q, kv=kv))
 
@@ -31,7 +31,7 @@ def test_requests_that_share_pages_have_their_results_and_their_bits(descriptor,
 @pytest.mark.parametrize("split", WAYS)
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("make", [decode, latent, prefill], ids=lambda make: make.__name__)
-def test_a_call_beyond_its_bounds_is_right(make, beyond, split):
+def test_a_call_that_exceeds_the_bounds_gives_the_right_result(make, beyond, split):
     fields = dict(BEYOND[beyond])
     subject = Subject(make(fields.pop("pages", 60), LONG, kv_split=split, **fields), "cuda", "cuda")
     hold(subject, 5, lengths_of(make, LONG))
@@ -40,7 +40,7 @@ def test_a_call_beyond_its_bounds_is_right(make, beyond, split):
 @pytest.mark.parametrize("bounds", [{"max_kv_len": 299}, {"max_kv_indices": 46}], ids=str)
 @pytest.mark.parametrize("page_table", ["csr", "block"])
 @pytest.mark.parametrize("make", [decode, latent, prefill], ids=lambda make: make.__name__)
-def test_level_indices_reports_a_call_beyond_its_bounds(monkeypatch, make, page_table, bounds):
+def test_validation_level_indices_reports_a_call_that_exceeds_the_bounds(monkeypatch, make, page_table, bounds):
     monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
     monkeypatch.setattr(plans, "_selected", {})
     descriptor = make(60, LONG, kv_split=32, page_table=page_table, **bounds)

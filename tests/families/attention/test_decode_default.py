@@ -1,4 +1,4 @@
-"""A decode with "auto": the split that bounds allow, the content of its SKU, and its speed according to a record."""
+"""Decode with kv_split="auto": the split that the bounds select, the fields of its SKU, and its speed according to a record."""
 
 import json
 from pathlib import Path
@@ -30,36 +30,36 @@ def chosen(descriptor):
 @pytest.mark.parametrize(
     ("descriptor", "cut"),
     [
-        (decode(8, 12976), ("fixed", 512)),  # 264 chunks and 264 concurrent blocks
-        (decode(8, 16384), ("pieces", 0)),  # more chunks than that, of either size
+        (decode(8, 12976), ("fixed", 512)),  # 264 chunks for 264 resident CTAs
+        (decode(8, 16384), ("pieces", 0)),  # more than 264 chunks for both chunk sizes
         (decode(128, 181046, 8, 1), ("fixed", 1024)),
         (decode(64, 64 * 4096), ("pieces", 0)),
-        (decode(8, 1 << 22), ("pieces", 0)),  # a bound that promises nothing
+        (decode(8, 1 << 22), ("pieces", 0)),  # the bound is so large that it says nothing about the lengths
         (decode(1, 8192), ("cluster", 0)),
         (decode(8, 8192, 8, 1), ("cluster", 0)),
         (decode(32, 51366, 16, 8, 256, window_left=1023), ("off", 0)),
-        (decode(34, 51366, 16, 8, 256, window_left=1023), ("pieces", 0)),  # eight units would need a separate wave
-        (decode(32, 20000, 16, 8, 256, window_left=1023), ("pieces", 0)),  # windows that do not fill
-        (decode(2, 8400, 4, 2, 256), ("pieces", 0)),  # a chunk that one block reads for a long time
+        (decode(34, 51366, 16, 8, 256, window_left=1023), ("pieces", 0)),  # eight work units would need a wave of their own
+        (decode(32, 20000, 16, 8, 256, window_left=1023), ("pieces", 0)),  # windows too short to keep all CTAs busy
+        (decode(2, 8400, 4, 2, 256), ("pieces", 0)),  # one chunk takes a single CTA too long
         (decode(8, 12976, dtype="f8_e4m3"), ("pieces", 0)),  # not measured
         (decode(8, 12976, dim=64), ("pieces", 0)),
         (decode(256, 1 << 18), ("pieces", 0)),
-        (decode(257, 1 << 18), ("auto", 0)),  # too many lengths for each block to read
+        (decode(257, 1 << 18), ("auto", 0)),  # too many lengths for each CTA to read
     ],
 )
-def test_bounds_say_what_auto_comes_to(descriptor, cut):
+def test_the_bounds_select_the_split_of_kv_split_auto(descriptor, cut):
     assert cuda.split_of(descriptor, SM90) == cut
 
 
 @pytest.mark.parametrize("split", ["off", 256, 512, 4096])
-def test_what_the_caller_says_is_done(split):
+def test_a_requested_split_is_used(split):
     for problem in (decode(8, 12976, kv_split=split), decode(32, 51366, 16, 8, 256, window_left=1023, kv_split=split)):
         assert cuda.split_of(problem, SM90) == (("fixed", split) if isinstance(split, int) else ("off", 0))
         assert "chunk" not in dict(chosen(problem).spec)
 
 
-def test_a_chunk_of_ours_is_in_the_id_and_one_id_is_one_chunk():
-    """Otherwise two batches could select one SKU with different chunks, and its guarantee about batches would not hold."""
+def test_the_selected_chunk_size_is_part_of_the_sku_id():
+    """Otherwise two batches could select one SKU with different chunk sizes, and its batch invariance would not hold."""
     small, large = chosen(decode(8, 12976, 8, 1)), chosen(decode(128, 181046, 8, 1))
     assert (dict(small.spec)["chunk"], dict(large.spec)["chunk"]) == (512, 1024)
     assert small.id != large.id
@@ -68,13 +68,12 @@ def test_a_chunk_of_ours_is_in_the_id_and_one_id_is_one_chunk():
     assert chosen(decode(64, 64 * 4096)).precision_guarantee.batch_invariant == "none"
 
 
-def test_no_kernel_is_new():
-    """All chunk sizes have the same binary."""
+def test_all_chunk_sizes_use_the_same_binary():
     ours, callers = (cuda.jit_spec(decode(8, 12976, kv_split=split), SM90) for split in ("auto", 512))
     assert ours == callers
 
 
-def test_even_shares_and_pieces_stay_to_be_pinned_and_measured():
+def test_even_shares_and_pieces_can_still_be_pinned_and_measured():
     problem = decode(8, 12976)
     options = {option.candidate.config: option.sku for option in eligible(problem, Preference(), SM90)}
     for mode in ("auto", "pieces"):
@@ -85,19 +84,19 @@ def test_even_shares_and_pieces_stay_to_be_pinned_and_measured():
 
 
 @pytest.mark.parametrize(("batch", "other"), [(64, "split=auto"), (300, "split=pieces")])
-def test_the_cut_that_is_the_default_is_no_variant(batch, other):
+def test_the_default_split_is_not_offered_as_a_config(batch, other):
     offered = {o.candidate.config for o in eligible(decode(batch, batch * 4096), Preference(), SM90)}
     assert offered & {"split=auto", "split=pieces"} == {other}
 
 
 def without_promise(sku):
-    """A SKU id without the parts that may change its form: the digest of the guarantee, and the base of lse among the facts."""
+    """A SKU id without the parts whose form may change: the digest of the guarantee, and the base of lse among the facts."""
     return sku.rpartition("/")[0].replace("lse_base=e,", "")
 
 
-def test_beside_a_record_the_default_leaves_little_to_tuning():
-    """Times come from the record: the default is one of the candidates measured there. Teams and pieces were not measured: even
-    shares, which are no faster, stand in for them."""
+def test_the_default_split_is_close_to_the_fastest_measured_candidate():
+    """The times come from a record, in which the default is one of the measured candidates. Teams and pieces were not measured;
+    even shares, which are not faster, stand in for them."""
     rows = iter(json.loads((DATA / "tune_fitted.json").read_text())["rows"])
     works = (w for w in read((DATA / "tune.work.jsonl").read_text()) if w.descriptor.op != "mla_decode")
     lost = {}

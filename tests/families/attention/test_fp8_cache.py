@@ -1,4 +1,4 @@
-"""fp8 caches and queries with factors: the represented numbers, refusals, and that a wrong factor is detected."""
+"""fp8 caches and queries with factors: the numbers that they represent, refusals, and the detection of a wrong factor."""
 
 from dataclasses import replace
 
@@ -46,14 +46,14 @@ def test_an_fp8_query_is_multiplied_by_its_factor(dtype, q_scale, o_dtype):
         naive.assert_rounded(args.lse, lse, magnitude=8.0, arithmetic=4e-6)
 
 
-def test_a_factor_of_the_query_needs_an_fp8_query():
+def test_q_scale_is_refused_unless_q_is_fp8():
     with pytest.raises(
         DescriptorError, match=r"q_scale expected 'none' for a q of bf16, got 'tensor'. A q of f8_e4m3 or f8_e5m2"
     ):
         prefill([2], [9], paged_kv=fp8(), q_dtype="bf16", q_scale="tensor")
 
 
-def test_fields_of_an_fp8_query_are_silent_where_there_is_none():
+def test_fields_of_an_fp8_query_are_not_serialised_for_another_query():
     plain, _ = prefill([2], [9], paged_kv=fp8(), q_dtype="bf16")
     full, _ = prefill([2], [9], paged_kv=fp8(), q_dtype="f8_e4m3", q_scale="tensor", o_dtype="f16")
     assert not {"q_scale", "o_dtype"} & set(plain.model_dump())
@@ -63,7 +63,7 @@ def test_fields_of_an_fp8_query_are_silent_where_there_is_none():
     assert ("q_scale", "tensor") in sku.spec
 
 
-def test_an_output_of_another_dtype_is_declined_by_kernels_and_made_by_the_reference():
+def test_kernels_decline_an_o_dtype_of_f32_and_the_reference_computes_it():
     descriptor, args = decode([9], o_dtype="f32")
     options = survey(descriptor, Preference(), Target.parse("sm_90a"))
     reasons = [r for o in options if o.candidate.backend == "cuda" for r in o.reasons if r.field == "o_dtype"]
@@ -72,7 +72,7 @@ def test_an_output_of_another_dtype_is_declined_by_kernels_and_made_by_the_refer
     naive.assert_rounded(args.o, naive.paged(descriptor, args)[0], magnitude=8.0, arithmetic=4e-6)
 
 
-def test_a_cap_bounds_scaled_scores():
+def test_the_soft_cap_applies_to_scores_after_the_factors():
     descriptor, args = run(decode([9], paged_kv=fp8(), q_dtype="f32", kv_scale="head", logits_soft_cap=0.5))
     o, _ = naive.paged(descriptor, args)
     naive.assert_rounded(args.o, o, magnitude=8.0)
@@ -86,7 +86,7 @@ def test_each_kv_head_has_its_own_factor():
     assert torch.equal(other.o[:, 2:], args.o[:, 2:] * 2)
 
 
-def test_factors_of_one_change_no_bit():
+def test_factors_of_one_do_not_change_the_bits():
     descriptor, args = decode([9, 4], paged_kv=fp8(), q_dtype="bf16", kv_scale="tensor")
     plain, bare = decode([9, 4], paged_kv=fp8(), q_dtype="bf16")
     run((descriptor, replace(args, k_scale=torch.ones(1), v_scale=torch.ones(1)))), run((plain, bare))
@@ -94,7 +94,7 @@ def test_factors_of_one_change_no_bit():
     assert torch.equal(args.lse, bare.lse)
 
 
-def test_a_factor_needs_an_fp8_cache():
+def test_kv_scale_is_refused_unless_the_cache_is_fp8():
     with pytest.raises(
         DescriptorError, match=r"kv_scale expected 'none' for a cache of f16, got 'head'. A cache of f8_e4m3 or f8_e5m2"
     ):
@@ -129,7 +129,7 @@ def test_level_full_refuses_a_factor_that_is_not_positive_and_finite(monkeypatch
         run((descriptor, args))
 
 
-def test_the_factor_is_a_fact_of_the_sku_and_silent_where_there_is_none():
+def test_kv_scale_is_in_the_sku_and_the_json_only_if_it_is_not_none():
     skus = {}
     for kv_scale in ("none", "tensor", "head"):
         descriptor, _ = decode([9], paged_kv=fp8(), q_dtype="bf16", kv_scale=kv_scale)
@@ -141,7 +141,7 @@ def test_the_factor_is_a_fact_of_the_sku_and_silent_where_there_is_none():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("make", [decode, lambda lens, **f: prefill(lens, lens, **f)])
-def test_kernels_know_factors_and_decline_where_the_hardware_does_not_know_fp8(make, arch):
+def test_kernels_with_factors_decline_an_architecture_without_fp8(make, arch):
     descriptor, _ = make([9], paged_kv=fp8(head_dim=64), q_dtype="bf16", kv_scale="head")
     options = {
         o.candidate.impl: o for o in survey(descriptor, Preference(), Target.parse(arch)) if o.candidate.backend == "cuda"
@@ -150,7 +150,7 @@ def test_kernels_know_factors_and_decline_where_the_hardware_does_not_know_fp8(m
     assert [(r.code, r.allowed) for r in reasons] == ([("OPF-S001", "sm_89 and later for f8_e4m3")] if arch == "sm_80" else [])
 
 
-def test_the_measure_of_error_sees_a_factor_of_the_query():
+def test_the_error_check_detects_a_wrong_factor_of_q():
     descriptor, _ = prefill([3, 9], [70, 90], paged_kv=fp8(num_total_pages=64), q_dtype="f8_e4m3", q_scale="tensor")
     args = inputs.make_args(descriptor, seed=1)
     plan = run((descriptor, args)) and on_reference(descriptor)
@@ -159,7 +159,7 @@ def test_the_measure_of_error_sees_a_factor_of_the_query():
 
 
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
-def test_the_measure_of_error_sees_a_factor_off_by_a_hundredth(name):
+def test_the_error_check_detects_a_factor_that_is_wrong_by_one_percent(name):
     descriptor = next(
         d for d in (problems.special_descriptor("paged_decode", s, 400) for s in range(99)) if d.kv_scale == "head"
     )

@@ -1,6 +1,5 @@
-"""fp8 products load by TMA only, which does not support stride 0 and needs strides of whole 16 bytes:
-can_implement reports it.
-"""
+"""fp8 products load only by TMA, which supports neither stride 0 nor strides that are not multiples of 16 bytes; can_implement
+reports such strides."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -19,7 +18,7 @@ HOPPER = Target.parse("sm_90a")
 
 
 def call_of(descriptor):
-    """A plan of sm_90a and a call without memory."""
+    """A plan for sm_90a and a call whose tensors have no memory."""
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         plan = Plan.select(descriptor, Preference(backend="cuda"), HOPPER)
     tensors = {
@@ -38,7 +37,7 @@ def codes(plan, args):
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-def test_pages_without_strides_of_their_own_are_refused(layout):
+def test_pages_whose_heads_have_stride_0_are_refused(layout):
     plan, args = call_of(paged(layout=layout, page_size=32))
     assert plan.sku.impl == "wgmma_fp8_tile"
     assert codes(plan, args) == []
@@ -48,7 +47,7 @@ def test_pages_without_strides_of_their_own_are_refused(layout):
     assert codes(plan, replace(args, q=one_head(args.q, 1))) == [("q", "OPF-A026")]
 
 
-def test_rows_without_strides_of_their_own_are_refused():
+def test_rows_whose_heads_have_stride_0_are_refused():
     plan, args = call_of(ragged())
     assert plan.sku.impl == "wgmma_fp8_tile"
     assert codes(plan, args) == []
@@ -59,13 +58,13 @@ def test_rows_without_strides_of_their_own_are_refused():
 
 
 def pages_apart(like, more):
-    """Pages with gaps of `more` elements."""
+    """A pool of the same shape with `more` unused elements between pages."""
     strides = (like.stride(0) + more, *like.stride()[1:])
     return torch.empty_strided(like.shape, strides, dtype=like.dtype, device="meta")
 
 
 @pytest.mark.parametrize("name", ["k_data", "v_data"])
-def test_pages_that_are_no_whole_number_of_heads_apart_are_refused(name):
+def test_a_page_stride_that_is_not_a_multiple_of_the_head_stride_is_refused(name):
     plan, args = call_of(paged(layout="HND", page_size=32))
     pool = getattr(args, name)
     assert min(pool.shape[:2]) > 1
@@ -78,14 +77,14 @@ def test_pages_that_are_no_whole_number_of_heads_apart_are_refused(name):
     assert codes(plan, replace(args, **{name: pages_apart(pool, 16)})) == [(name, "OPF-A028")]
 
 
-def test_where_threads_load_an_expanded_input_is_taken():
+def test_a_kernel_whose_threads_load_accepts_an_expanded_input():
     plan, args = call_of(wide_ragged())
     assert plan.sku.impl == "wgmma_tile"
     assert codes(plan, replace(args, q=one_head(args.q, 1), k=one_head(args.k, 1), v=one_head(args.v, 1))) == []
 
 
-def test_every_implementation_that_loads_by_tma_alone_says_what_it_needs():
-    """The same for its variants; the others have another way to load."""
+def test_exactly_the_kernels_that_load_only_by_tma_require_strides():
+    """The requirement also holds for all configs of such a kernel."""
     for descriptor in (paged(), ragged()):
         for candidate in configs_for(type(descriptor)):
             strict = candidate.operands(descriptor) != operands_of(descriptor)

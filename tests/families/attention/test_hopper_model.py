@@ -1,4 +1,4 @@
-"""The layouts that Hopper's kernels assume, against each other on the CPU and against the hardware on a GPU."""
+"""The layouts that Hopper's kernels assume: the models agree with each other on the CPU and with the hardware on a GPU."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ def numbered(rows, columns):
     return torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
 
 
-def test_a_panel_is_what_the_copy_engine_lays_down():
+def test_the_panel_layout_is_the_layout_that_tma_writes():
     matrix = numbered(BOX, 64)
     assert torch.equal(model.into_panels(matrix), model.box_in_shared(matrix[None, None], 0, 0, 0, 0, BOX))
 
 
 @pytest.mark.parametrize("rows", [64, 128])
-def test_a_descriptor_walks_rows_in_their_order(rows):
+def test_a_k_major_descriptor_reads_rows_in_order(rows):
     matrix = numbered(rows, 128)
     shared = model.into_panels(matrix)
     for k in range(8):
@@ -27,7 +27,7 @@ def test_a_descriptor_walks_rows_in_their_order(rows):
 
 
 @pytest.mark.parametrize("columns", [64, 128, 256])
-def test_a_transposed_descriptor_walks_terms_in_their_order(columns):
+def test_a_transposed_descriptor_reads_k_indices_in_order(columns):
     matrix = numbered(64, columns)
     shared = model.into_panels(matrix)
     for k in range(4):
@@ -35,14 +35,14 @@ def test_a_transposed_descriptor_walks_terms_in_their_order(columns):
         assert torch.equal(model.read_transposed(shared, at, columns), matrix[k * 16 : k * 16 + 16])
 
 
-def test_a_wrong_stride_is_seen():
-    """Negative control: eight rows that are not 1024 bytes apart give another matrix."""
+def test_a_wrong_stride_reads_another_matrix():
+    """Negative control: eight rows must be 1024 bytes apart."""
     matrix = numbered(64, 64)
     at = model.descriptor_at(0, 0, 0) | {"stride": 512}
     assert not torch.equal(model.read_rows(model.into_panels(matrix), at, 64), matrix[:, :16])
 
 
-def test_packed_accumulators_are_the_next_operand():
+def test_packed_accumulators_are_the_a_operand_of_the_next_product():
     for thread in range(128):
         for step in range(8):
             for register in range(4):
@@ -52,8 +52,8 @@ def test_packed_accumulators_are_the_next_operand():
                 assert pair == wanted
 
 
-def test_packed_fp8_accumulators_are_the_next_operand_up_to_the_order_of_terms():
-    """Register 2c + h of a step of 32 packs scores of four keys; transposed values have them at the corresponding positions."""
+def test_packed_fp8_accumulators_are_the_a_operand_of_the_next_product_up_to_the_order_of_keys():
+    """Register 2c + h of a step of 32 keys packs the scores of four keys; the transposed values use the same order of keys."""
     for thread in range(128):
         for register in range(16):
             step, c, h = register // 4, register % 4 // 2, register % 2
@@ -64,7 +64,7 @@ def test_packed_fp8_accumulators_are_the_next_operand_up_to_the_order_of_terms()
             assert [model.transposed_place(key) for _, key in scores] == places
 
 
-def test_bytes_read_as_pairs_and_transposed_lie_at_their_places():
+def test_bytes_transposed_in_pairs_are_at_the_positions_of_the_model():
     tile = torch.arange(128 * 128).view(128, 128)
     shared = model.transpose_bytes(tile)
     rows = [model.transposed_row(column) for column in range(128)]
@@ -73,8 +73,8 @@ def test_bytes_read_as_pairs_and_transposed_lie_at_their_places():
         assert torch.equal(shared[rows, model.transposed_place(key)], tile[key])
 
 
-def test_sixteen_transposed_columns_give_a_thread_four_side_by_side():
-    """In the order in which prefill_sm90/output.cuh writes them: the first of both blocks, then the second."""
+def test_a_thread_has_four_adjacent_columns_in_sixteen_transposed_ones():
+    """The order is that of the stores in prefill_sm90/output.cuh: the first element of both blocks, then the second."""
     columns = {model.transposed_row(column): column for column in range(128)}
     for thread in range(128):
         for first in range(0, 64, 8):
@@ -83,7 +83,7 @@ def test_sixteen_transposed_columns_give_a_thread_four_side_by_side():
             assert mine == list(range(first * 2 + thread % 4 * 4, first * 2 + thread % 4 * 4 + 4))
 
 
-def test_accumulators_cover_a_tile_once():
+def test_accumulators_cover_each_element_of_a_tile_once():
     places = [model.accumulator_place(t, i) for t in range(128) for i in range(64)]
     assert sorted(places) == [(r, c) for r in range(64) for c in range(128)]
 
@@ -104,7 +104,7 @@ def close(got, want):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("columns", [64, 96, 128, 256])
-def test_products_of_shared_operands(probes, dtype, columns):
+def test_wgmma_with_both_operands_in_shared_memory(probes, dtype, columns):
     a, b = torch.randn(64, 128, dtype=dtype), torch.randn(columns, 128, dtype=dtype)
     c = torch.full((64, columns), float("nan"), device="cuda")
     name = "f16" if dtype == torch.float16 else "bf16"
@@ -115,7 +115,7 @@ def test_products_of_shared_operands(probes, dtype, columns):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("columns", [64, 128, 256])
-def test_products_of_an_operand_in_registers(probes, dtype, columns):
+def test_wgmma_with_a_in_registers(probes, dtype, columns):
     a, b = torch.randn(64, 64, dtype=dtype), torch.randn(64, columns, dtype=dtype)
     c = torch.full((64, columns), float("nan"), device="cuda")
     name = "f16" if dtype == torch.float16 else "bf16"
@@ -125,7 +125,7 @@ def test_products_of_an_operand_in_registers(probes, dtype, columns):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_two_steps_of_an_operand_in_registers(probes, dtype):
+def test_two_wgmma_steps_with_a_in_registers(probes, dtype):
     a, b = torch.randn(64, 64, dtype=dtype), torch.randn(64, 64, dtype=dtype)
     c = torch.full((64, 64), float("nan"), device="cuda")
     getattr(probes, f"rs_two_{'f16' if dtype == torch.float16 else 'bf16'}_64")(a.cuda(), b.cuda(), c)
@@ -137,13 +137,13 @@ def e4m3(*shape):
 
 
 def cut_sums(got, want, size):
-    """Each step of 32 products may be off by 34 units of 2^-13 of its largest addend: four steps, none of more than `size`."""
+    """Each of the four steps of 32 products may differ by 34 units of 2^-13 of its largest addend, which is at most `size`."""
     assert bool(got.isfinite().all())
     assert bool(((got.double().cpu() - want).abs() <= 4 * 34 * 2.0**-13 * size).all())
 
 
 @pytest.mark.gpu
-def test_products_of_shared_fp8_operands(probes):
+def test_fp8_wgmma_with_both_operands_in_shared_memory(probes):
     a, b = e4m3(64, 128), e4m3(128, 128)
     c = torch.full((64, 128), float("nan"), device="cuda")
     probes.ss_e4m3_128(a.cuda(), b.cuda(), c)
@@ -151,7 +151,7 @@ def test_products_of_shared_fp8_operands(probes):
 
 
 @pytest.mark.gpu
-def test_products_of_fp8_weights_and_transposed_values(probes):
+def test_fp8_wgmma_of_weights_and_transposed_values(probes):
     a, b = e4m3(64, 128), e4m3(128, 128)
     c = torch.full((64, 128), float("nan"), device="cuda")
     probes.rs_e4m3_128(a.cuda(), b.cuda(), c)
@@ -159,8 +159,8 @@ def test_products_of_fp8_weights_and_transposed_values(probes):
 
 
 @pytest.mark.gpu
-def test_fp8_sums_are_cut_as_the_model_says(probes):
-    """2^8 with 31 products of 2^-9 each: every one of them is far below 2^-13 of it."""
+def test_fp8_wgmma_truncates_sums_as_the_model_does(probes):
+    """The sum of 2^8 and 31 products of 2^-9, each of which is far below 2^-13 of 2^8."""
     a, b = torch.zeros(64, 128).to(torch.float8_e4m3fn), torch.zeros(128, 128).to(torch.float8_e4m3fn)
     a[:, 0], b[:, 0] = 16.0, 16.0
     a[:, 1:32], b[:, 1:32] = 2.0**-3, 2.0**-6
@@ -172,7 +172,7 @@ def test_fp8_sums_are_cut_as_the_model_says(probes):
 @pytest.mark.gpu
 @pytest.mark.parametrize("at", [(0, 0, 0, 0), (64, 16, 1, 2), (64, 24, 2, 1), (192, 3, 1, 0)])
 @pytest.mark.parametrize("order", ["HND", "NHD"])
-def test_boxes_lie_as_the_model_says(probes, at, order):
+def test_tma_stores_boxes_as_the_model_does(probes, at, order):
     pool = torch.randn(3, 3, 30, 256).bfloat16()
     gpu = pool.cuda() if order == "HND" else pool.transpose(1, 2).contiguous().cuda().transpose(1, 2)
     c = torch.full((5, BOX * 64), float("nan"), dtype=torch.bfloat16, device="cuda")
@@ -183,7 +183,7 @@ def test_boxes_lie_as_the_model_says(probes, at, order):
 
 
 @pytest.mark.gpu
-def test_a_ring_hands_every_step_to_both_consumers(probes):
+def test_a_ring_delivers_every_step_to_both_consumers(probes):
     c = torch.full((2, 23, 128), -1, dtype=torch.int32, device="cuda")
     probes.ring(c)
     want = torch.arange(23)[:, None] * 1000 + torch.arange(127, -1, -1)

@@ -1,4 +1,5 @@
-"""Factors of fp8 tensors passed as numbers: equal to tensors of one element, created once per value and device."""
+"""Factors of fp8 tensors that are passed as numbers: they equal tensors with one element, and each value is created once per
+device."""
 
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ def written(descriptor, args):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_number_is_a_factor_of_all_heads(call):
+def test_a_number_as_factor_equals_a_tensor_with_one_element(call):
     descriptor, args = CALLS[call]()
     numbers = {name: value for name, value in NUMBERS.items() if name in descriptor.operands()}
     assert numbers
@@ -35,7 +36,7 @@ def test_a_number_is_a_factor_of_all_heads(call):
     assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(*own, strict=True))
 
 
-def test_one_tensor_serves_all_calls_of_a_value_and_a_captured_graph_has_its_own(monkeypatch):
+def test_calls_with_equal_factors_share_one_tensor_and_a_captured_graph_has_its_own(monkeypatch):
     _, args = CALLS["decode"]()
     one, other = replace(args, k_scale=0.5), replace(args, k_scale=0.5, v_scale=0.75)
     assert one.k_scale is other.k_scale
@@ -45,20 +46,20 @@ def test_one_tensor_serves_all_calls_of_a_value_and_a_captured_graph_has_its_own
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), 1e39, True])
-def test_a_number_that_is_no_factor_is_refused_by_name(value):
+def test_a_number_that_is_not_a_positive_finite_f32_is_refused(value):
     _, args = CALLS["decode"]()
     with pytest.raises(errors.ArgumentError, match=r"BatchPagedDecodeArgs: v_scale expected a positive finite f32.*OPF-A063"):
         replace(args, v_scale=value)
 
 
-def test_a_number_is_refused_where_each_head_has_a_factor():
+def test_a_number_is_refused_if_each_head_has_its_own_factor():
     descriptor, args = decode([9, 0, 3], q_dtype="bf16", **FP8 | {"kv_scale": "head"})
     verdict = on_reference(descriptor).can_implement(replace(args, k_scale=0.5))
     assert [issue.code for issue in verdict.issues] == ["OPF-A011"]
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_factor_lies_beside_the_outputs():
+def test_on_a_gpu_the_tensor_of_a_factor_is_on_the_device_of_the_outputs():
     descriptor = CALLS["decode"]()[0]
     args = replace(inputs.make_args(descriptor, device="cuda"), k_scale=0.5)
     assert args.k_scale.device == args.o.device

@@ -1,5 +1,5 @@
-"""How a decode is split into pieces: the device arithmetic, compiled for the host, agrees with the cost model, and the model
-splits every unit into pieces that blocks can take in any order. The emulator runs the blocks (decode-auto-many)."""
+"""The split of a decode into pieces: the device code, compiled for the host, agrees with the cost model, and the model splits
+every work unit into pieces that CTAs can compute in any order. The emulator runs the CTAs (decode-auto-many)."""
 
 import ctypes
 import itertools
@@ -43,7 +43,7 @@ def device(tmp_path_factory):
 
 
 def drawn(seed):
-    """(tiles of each unit, head blocks, concurrent blocks)."""
+    """(tiles of each work unit, head blocks, resident CTAs)."""
     rng = random.Random(seed)
     batch, heads = rng.choice([1, 2, 5, 33, 36, 64, 200]), rng.choice([1, 3, 8])
     resident = rng.choice([1, 7, 132, 264])
@@ -53,7 +53,8 @@ def drawn(seed):
         return [most - (rng.randint(0, most // 20) if kind == "near" else 0) for _ in range(batch)], heads, resident
     if kind == "one long":
         return [rng.choice([1, 16])] * (batch - 1) + [1024], heads, resident
-    if kind == "just longer":  # more than one piece, or two: as many parts as possible
+    # units that are just long enough for one or two more pieces, so that the number of parts is as large as possible
+    if kind == "just longer":
         split = rng.randint(3, 40)
         return [rng.choice([1, split + 1, 2 * split + 1]) for _ in range(batch)], heads, resident
     return [rng.randint(1, 3 if kind == "short" else 400) for _ in range(batch)], heads, resident
@@ -63,7 +64,7 @@ SEEDS = range(150)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_device_cuts_as_the_model_says(device, seed):
+def test_the_device_splits_units_as_the_model_does(device, seed):
     counts, heads, resident = drawn(seed)
     splits, wave = model.splits(counts, heads, resident), max(1, resident // heads)
     runs = {split.request: split.parts for split in splits}
@@ -75,7 +76,7 @@ def test_the_device_cuts_as_the_model_says(device, seed):
             assert tuple(out[:3]) == (split.request, before[split.request], split.parts)
             assert out[3] == next((unit for unit, split in enumerate(splits) if split.parts > 1), out[3])
         device.cut(len(counts), max(counts), wave, len(splits), out)
-        assert out[0] >= len(counts)  # nothing beyond the last split
+        assert out[0] >= len(counts)  # nothing is written after the last split
     else:
         longest = device.at_once(sum(counts) * heads, resident)
         if heads * sum(device.count(n, longest) for n in counts) > resident:
@@ -90,7 +91,7 @@ def test_the_device_cuts_as_the_model_says(device, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_pieces_cover_every_run_once_and_those_with_parts_have_slots_of_their_own(seed):
+def test_pieces_cover_every_unit_once_and_partials_of_split_units_have_separate_slots(seed):
     counts, heads, resident = drawn(seed)
     splits = model.splits(counts, heads, resident)
     for request, count in enumerate(counts):
@@ -100,15 +101,15 @@ def test_pieces_cover_every_run_once_and_those_with_parts_have_slots_of_their_ow
         assert all(a.end == b.first for a, b in itertools.pairwise(own))
     cut = [unit for unit, split in enumerate(splits) if split.parts > 1]
     if cut:
-        # Slots follow units from the first that has a slot, if units are nearly equal, else from the first of all.
+        # If the lengths are nearly equal, slots are numbered from the first split unit, otherwise from the first unit.
         first = cut[0] if 8 * sum(counts) >= 7 * len(counts) * max(counts) else 0
         assert (cut[-1] - first + 1) * heads <= 3 * resident
     assert len(splits) * heads <= len(counts) * heads + 3 * resident // 2
 
 
 def waste(counts, heads=8, resident=264):
-    """According to the cost model: the time of a partition, relative to the time if all blocks were busy to the end. 103 blocks
-    already saturate the memory."""
+    """The time of a partition in the cost model, relative to the time with all CTAs busy until the end. 103 CTAs already
+    saturate the memory bandwidth."""
     sizes = [float(split.end - split.first) for split in model.splits(counts, heads, resident) for _ in range(heads)]
     return drained(sizes, resident, 1.0, 103.0) / (sum(sizes) / resident * hypot(1, resident / 103))
 
@@ -116,20 +117,20 @@ def waste(counts, heads=8, resident=264):
 @pytest.mark.parametrize(
     ("batches", "most"), [((1, 2, 3, 8, 16, 32, 33, 36, 40, 44, 48, 64, 70, 128), 1.01), ((5, 10), 1.03), ((12, 20, 24), 1.12)]
 )
-def test_equal_runs_leave_little_of_the_memory_idle(batches, most):
-    """The maximum occurs if the pieces of equal units do not fill a wave, as for 12, 20 and 24 requests."""
+def test_units_of_equal_length_nearly_saturate_the_memory_bandwidth(batches, most):
+    """The waste is largest if the pieces do not fill a wave, as for 12, 20 and 24 requests."""
     assert all(waste([128] * batch) <= most for batch in batches)
 
 
-def test_mixed_runs_leave_little_of_the_memory_idle():
+def test_units_of_mixed_lengths_nearly_saturate_the_memory_bandwidth():
     rng = random.Random(1)
     for batch, most in ((16, 1.13), (32, 1.09), (64, 1.05), (128, 1.05), (256, 1.05)):
         for _ in range(6):
             assert waste([max(1, int(rng.paretovariate(1.1) * 6)) for _ in range(batch)]) <= most, batch
 
 
-def test_one_long_run_is_as_many_pieces_as_keep_all_busy():
+def test_one_long_unit_is_split_into_enough_pieces_for_all_ctas():
     splits = model.splits([1024] + [16] * 63, 8, 264)
-    assert splits[0].request == 0  # the long unit first
+    assert splits[0].request == 0  # the long unit is first
     assert 12 <= splits[0].parts <= 30
     assert all(split.parts == 1 for split in splits if split.request)

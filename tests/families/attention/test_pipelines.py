@@ -1,4 +1,5 @@
-"""Variants of decode with other pipelines: never selected by default, another SKU each, and as accurate as the default."""
+"""Configs of decode with other pipelines: selection never chooses them by default, each has its own SKU, and each is as
+accurate as the default."""
 
 import pytest
 
@@ -41,17 +42,17 @@ CASES = {
 
 
 def of(descriptor):
-    """{variant: option} of the variants with another pipeline."""
+    """{config: option} for the configs with another pipeline."""
     names = {candidate.config for candidate in CONFIGS}
     return {o.candidate.config: o for o in considered(descriptor, Preference(), SM_90A) if o.candidate.config in names}
 
 
-def test_every_variant_is_tried_here():
+def test_every_config_has_a_case():
     assert {candidate.config for candidate in CONFIGS} == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_split(name):
+def test_a_config_has_its_own_binary_and_sku_and_the_guarantee_of_its_split(name):
     descriptor = CASES[name]
     default = choose(descriptor, SM_90A, survey(descriptor, Preference(), SM_90A))
     option = of(descriptor)[name]
@@ -62,41 +63,41 @@ def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_
     assert specs[0] != specs[1]
     promise = option.sku.precision_guarantee
     assert promise.deterministic
-    # Even shares, pieces and clusters depend on the batch; the default may be a chunk, which does not.
+    # With even shares, pieces and clusters the split depends on the batch; the default may be a fixed chunk, which does not.
     follows = dict(option.sku.spec)["split"] in ("auto", "pieces", "cluster")
     assert promise.batch_invariant == ("none" if follows else "composition")
 
 
-def test_clusters_are_for_short_contexts_warps_for_the_others_and_a_cut_for_all():
+def test_cluster_configs_need_short_contexts_and_warp_configs_long_ones():
     allowed = {kind: {n for n, o in of(d).items() if not o.reasons} for kind, d in (("long", LONG), ("short", SHORT))}
     assert allowed["short"] == {"cluster=1", "cluster=2", "cluster=4"}
     shapes = {"warps=2,blocks=4", "warps=2,blocks=2", "warps=4,blocks=1", "warps=8,blocks=1"}
-    assert allowed["long"] == {"split=auto", "split=pieces"} | shapes  # whose default is a chunk
+    assert allowed["long"] == {"split=auto", "split=pieces"} | shapes  # the default split there is a fixed chunk
     assert {name for name, o in of(decode(64, "f32")).items() if not o.reasons} == {"split=auto"}
 
 
-def test_what_does_not_fit_or_is_the_default_is_no_variant():
+def test_a_config_that_exceeds_shared_memory_or_equals_the_default_is_not_offered():
     allowed = {name for name, option in of(decode(256)).items() if not option.reasons}
     assert allowed == {
         "split=auto",
         "warps=4,blocks=1",
-    }  # 2 warps and 2 blocks are the default there; 8 warps and 4 blocks do not fit
+    }  # 2 warps and 2 CTAs are the default here; 8 warps and 4 CTAs exceed the shared memory
 
 
 @pytest.mark.parametrize("name", ["warps=2,blocks=4", "warps=8,blocks=1", "cluster=2", "teams=2", "cluster=2,teams=8"])
-def test_a_variant_compiles_without_spills(name):
-    jit.build(of(CASES[name])[name].candidate.jit_spec(CASES[name], SM_90A))  # the build refuses spills
+def test_a_config_compiles_without_spills(name):
+    jit.build(of(CASES[name])[name].candidate.jit_spec(CASES[name], SM_90A))  # the build raises if ptxas reports spills
 
 
 @emulator.needed
 @pytest.mark.parametrize("name", [n if n[-1] in "14" else pytest.param(n, marks=pytest.mark.heavy) for n in CASES])
-def test_a_variant_is_right_in_the_emulator(name):
+def test_a_config_keeps_the_error_bound_in_the_emulator(name):
     hold(emulator.subject(CASES[name], config=name), seed=3)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
-def test_a_variant_is_right_on_the_device(name):
+def test_a_config_keeps_the_error_bound_on_the_device(name):
     subject = Subject(CASES[name], "cuda", "cuda", config=name)
     for seed in range(4):
         hold(subject, seed)

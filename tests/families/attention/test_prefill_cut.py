@@ -1,4 +1,5 @@
-"""Which batches are split by their lengths on the device, which alternatives are offered, and the results on a GPU."""
+"""Prefill that splits row tiles by the lengths on the device: which batches it applies to, which alternatives selection offers,
+and the results on a GPU."""
 
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ LONG = 240_000
 
 
 def _as_built_here():
-    """Selection treats the installed assembler as one that builds every kernel."""
+    """Selection assumes an installed assembler that builds every kernel."""
     return patch("opfacade.backends.cuda.ptxas.release", return_value=(13, 5))
 
 
@@ -59,12 +60,12 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_bounds_say_whether_lengths_cut(name):
+def test_the_bounds_decide_whether_lengths_split_the_batch(name):
     descriptor, split = CHOICES[name]
     assert split_of(descriptor) == split
 
 
-def test_ragged_batches_are_cut_too():
+def test_a_ragged_batch_is_split_too():
     facts = {"batch_size": 2, "total_num_rows": 513, "total_kv_rows": LONG, "num_qo_heads": 32, "num_kv_heads": 8}
     descriptor = BatchRaggedPrefillDescriptor.model_validate(facts | {"head_dim": 128, "dtype": "bf16", "causal": True})
     assert split_of(descriptor) == "pieces"
@@ -75,7 +76,7 @@ def test_ragged_batches_are_cut_too():
     [Preference(require={"batch_invariant": "composition"}), Preference(max_workspace_bytes=0)],
     ids=["invariant", "room"],
 )
-def test_whole_tiles_serve_what_cut_ones_do_not_promise(prefer):
+def test_an_unsplit_kernel_is_selected_if_the_split_one_lacks_the_required_guarantee(prefer):
     for descriptor in (MIXED, paged([1, 512], [LONG, 512], dtype="f8_e4m3")):
         plan, cut = Plan.select(descriptor, prefer, target=TARGET), Plan.select(descriptor, target=TARGET)
         assert (plan.sku.impl, dict(plan.sku.spec)["split"], plan.workspace_size) == (cut.sku.impl, "off", 0)
@@ -83,7 +84,7 @@ def test_whole_tiles_serve_what_cut_ones_do_not_promise(prefer):
 
 
 @pytest.mark.parametrize(("rows", "held"), [(3, 12), (513, 128)])
-def test_the_workspace_is_two_parts_for_each_block(rows, held):
+def test_the_workspace_holds_two_partials_per_cta(rows, held):
     descriptor = paged([1, rows - 1], [LONG, rows])
     assert attention_prefill_pieces.WGMMA.workspace(descriptor, TARGET) == 132 * (2 * 4 * held * 129 + 8 * 8)
 
@@ -109,7 +110,7 @@ def ragged(q, kv, dtype="bf16", dim=128, **more):
 
 
 def cut_plan(form, name, target=None):
-    """The plan that splits a batch, even if the bounds do not request it."""
+    """The plan that splits a batch even if its bounds do not call for a split."""
     q, kv, more = BATCHES[name]
     with patch.object(attention_prefill_pieces, "may_cut", lambda *_: True):
         return Plan.select(form(q, kv, sm_scale=0.09, **more), target=target)
@@ -119,7 +120,7 @@ SUBJECTS = [(form, name) for form in (paged, ragged) for name in BATCHES if form
 
 
 def subjects():
-    """(op, implementation) pairs of the test below."""
+    """The (op, implementation) pairs of the test below."""
     with _as_built_here():
         plans = [cut_plan(form, name, TARGET) for form, name in SUBJECTS]
     assert {dict(plan.sku.spec)["split"] for plan in plans} == {"pieces"}
@@ -128,8 +129,8 @@ def subjects():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("form", "name"), SUBJECTS)
-def test_cut_tiles_repeat_bitwise_on_a_gpu(form, name):
-    """With any content of the workspace, and several launches in a row."""
+def test_split_row_tiles_repeat_bitwise_on_a_gpu(form, name):
+    """The workspace has any content, and several launches follow each other."""
     q, kv, _ = BATCHES[name]
     plan = cut_plan(form, name)
     if plan.target.arch != "sm_90a":

@@ -1,4 +1,5 @@
-"""Variants of the prefill for sm_90a: never selected by default, another binary each, and as accurate as the default."""
+"""Configs of the prefill for sm_90a: selection never chooses them by default, each has its own binary, and each is as accurate
+as the default."""
 
 from contextlib import nullcontext
 from unittest.mock import patch
@@ -18,7 +19,7 @@ from tests import emulator
 from tests.support.assert_guarantee import hold
 
 SM_90A = Target.parse("sm_90a")
-TOO_OLD = bool(list(ptxas.reasons()))  # the installed assembler
+TOO_OLD = bool(list(ptxas.reasons()))  # depends on the installed assembler
 
 
 @pytest.fixture(autouse=True)
@@ -57,18 +58,18 @@ CASES = {
 
 
 def of(descriptor):
-    """{variant: option} of the variants that split the prefill in another way."""
+    """{config: option} for the configs that split the prefill in another way."""
     names = {candidate.config for candidate in CONFIGS}
     options = considered(descriptor, Preference(), SM_90A)
     return {o.candidate.config: o for o in options if o.candidate.config in names and not o.reasons}
 
 
-def test_every_variant_is_tried_here():
+def test_every_config_has_a_case():
     assert {candidate.config for candidate in CONFIGS} == {name for name, _ in CASES.values()}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_split(case):
+def test_a_config_has_its_own_binary_and_sku_and_the_guarantee_of_its_split(case):
     name, descriptor = CASES[case]
     default = choose(descriptor, SM_90A, survey(descriptor, Preference(), SM_90A))
     option = of(descriptor)[name]
@@ -79,7 +80,7 @@ def test_a_variant_is_another_binary_under_another_name_with_the_promise_of_its_
     assert (ours.deterministic, ours.batch_invariant) == (theirs.deterministic, theirs.batch_invariant)
 
 
-def test_the_bound_is_that_of_the_tile():
+def test_the_error_bound_uses_the_tile_size_of_the_config():
     name, descriptor = CASES["keys-d64"]
     constants = [
         dict(o.sku.precision_guarantee.error_model.constants)["tile"]
@@ -88,18 +89,18 @@ def test_the_bound_is_that_of_the_tile():
     assert constants == [64.0, 96.0]
 
 
-def test_what_means_nothing_is_no_variant():
-    assert set(of(paged(256))) == {"turns=false"}  # tiles have 64 keys there
+def test_a_config_that_changes_nothing_is_not_offered():
+    assert set(of(paged(256))) == {"turns=false"}  # tiles of head_dim 256 have 64 keys
     assert set(of(paged(128, "f8_e4m3", q_dtype="bf16"))) == {"turns=false"}
     assert set(of(paged(128, **FP8))) == set()
 
 
 @pytest.mark.parametrize("case", ["keys-d128", "keys-uneven", "turns-d64"])
-def test_a_variant_compiles_without_spills_or_is_refused_to_an_old_assembler(case):
+def test_a_config_compiles_without_spills_or_an_old_assembler_refuses_it(case):
     name, descriptor = CASES[case]
     spec = of(descriptor)[name].candidate.jit_spec(descriptor, SM_90A)
     with pytest.raises(ToolchainError, match="OPF-J013") if TOO_OLD else nullcontext():
-        jit.build(spec)  # the build refuses spills
+        jit.build(spec)  # the build raises if ptxas reports spills
 
 
 QUICK = ("keys-d64", "keys-page-1")
@@ -107,14 +108,14 @@ QUICK = ("keys-d64", "keys-page-1")
 
 @emulator.needed
 @pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.heavy) for c in CASES])
-def test_a_variant_is_right_in_the_emulator(case):
+def test_a_config_keeps_the_error_bound_in_the_emulator(case):
     name, descriptor = CASES[case]
     hold(emulator.subject(descriptor, config=name), seed=3)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
-def test_a_variant_is_right_on_the_device(case):
+def test_a_config_keeps_the_error_bound_on_the_device(case):
     name, descriptor = CASES[case]
     subject = Subject(descriptor, "cuda", "cuda", config=name)
     for seed in range(4):

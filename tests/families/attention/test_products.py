@@ -1,4 +1,4 @@
-"""One statement of products is four instructions, each with its own operands, in order."""
+"""One asm statement with four wgmma instructions compiles to four instructions in order, each with its own operands."""
 
 import pytest
 
@@ -39,7 +39,7 @@ TOGETHER = """
   Wgmma<{T}, 64>::ss(s, a, b, add);
   Wgmma<{T}, 256>::st(o, a, b);
 """
-# Registers by number, and the order of instructions.
+# Bit masks that remove register numbers and the fields that encode the order of instructions.
 NUMBERS = 0xFFFF << 16 | 0xFF << 64 | -1 << 105
 
 
@@ -52,7 +52,7 @@ def products(place, dtype, text):
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
-def test_a_statement_is_four_products(root, cache_dir, dtype):  # noqa: F811
+def test_one_statement_compiles_to_the_four_instructions_of_four_statements(root, cache_dir, dtype):  # noqa: F811
     alone = products(root, dtype, ALONE)
     jit.forget()
     assert len(alone) == 8

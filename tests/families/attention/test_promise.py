@@ -1,4 +1,4 @@
-"""The guarantee of the attention reference: the roundoff of its compute type, its conditions, its facts."""
+"""The guarantee of the attention reference: the unit roundoff of its compute type, its conditions, and the facts in its SKU."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def ragged(dtype="f16", **more):
 @pytest.mark.parametrize(
     ("dtype", "wide", "u"), [("f16", "f32", 2.0**-24), ("bf16", "f32", 2.0**-24), ("f32", "f64", 2.0**-53)]
 )
-def test_roundoff_is_that_of_the_arithmetic(dtype, wide, u):
+def test_the_roundoff_is_that_of_the_compute_type(dtype, wide, u):
     promise = ragged(dtype).precision_guarantee
     found = dict(promise.error_model.constants)
     assert promise.error_model.id == f"attention-{wide}"
@@ -33,14 +33,14 @@ def test_roundoff_is_that_of_the_arithmetic(dtype, wide, u):
     assert "function" not in found
 
 
-def test_a_variant_of_logits_adds_an_error_and_a_condition():
+def test_a_logits_variant_adds_an_error_term_and_a_condition():
     plain, changed = (ragged(**more).precision_guarantee for more in ({}, {"variant": Variant(logits=score * 2.0)}))
     assert dict(changed.error_model.constants)["function"] == 4 * 2.0**-24
     assert [c.id for c in plain.conditions] == ["host_reads_indices"]
     assert [c.id for c in changed.conditions] == ["host_reads_indices", "finite_logits"]
 
 
-def test_what_changes_a_result_is_a_fact_of_the_sku():
+def test_sinks_and_scales_are_facts_of_the_sku():
     assert "sinks" not in dict(ragged().spec)
     assert dict(ragged(sinks=True).spec)["sinks"] is True
     scaled = sku_of(matrix()["prefill-off-fp8-products"])
@@ -48,7 +48,7 @@ def test_what_changes_a_result_is_a_fact_of_the_sku():
 
 
 @pytest.mark.parametrize("revision", [1, 3])
-def test_a_declared_reference_has_the_revision_that_it_declares(revision):
+def test_a_reference_has_its_declared_revision(revision):
     made = reference(MergeStatesDescriptor, "merge-f32", (("o", "f16"),), lambda descriptor, args: None, revision=revision)
     problem = MergeStatesDescriptor(num_states=2, total_num_rows=3, num_heads=1, head_dim=8, dtype="f16")
     assert made.sku(problem, Target.cpu()).revision == revision

@@ -1,4 +1,4 @@
-"""The reference attention against a float64 loop that shares no code with it."""
+"""The attention reference against a float64 loop that shares no code with it."""
 
 import random
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.problems import bits, cache, cloned, decode, i32, poison, pre
 def assert_right(problem):
     descriptor, args = run(problem)
     o, lse = naive.ragged(descriptor, args) if hasattr(args, "k") else naive.paged(descriptor, args)
-    # Arithmetic is f64 if q is f32, else f32.
+    # The reference computes in f64 if q is f32, otherwise in f32.
     arithmetic = 1e-14 if args.q.dtype == torch.float32 else 4e-6
     naive.assert_rounded(args.o, o, magnitude=4.0, arithmetic=arithmetic)
     if args.lse is not None:
@@ -47,7 +47,7 @@ def random_cache(rng):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_paged_prefill_is_right(seed):
+def test_a_random_paged_prefill_equals_the_loop(seed):
     rng = random.Random(seed)
     paged_kv = random_cache(rng)
     q_lens, kv_lens = random_lengths(rng, rng.randint(1, 4))
@@ -59,7 +59,7 @@ def test_random_paged_prefill_is_right(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_paged_decode_is_right(seed):
+def test_a_random_paged_decode_equals_the_loop(seed):
     rng = random.Random(seed)
     paged_kv = random_cache(rng)
     _, kv_lens = random_lengths(rng, rng.randint(1, 4))
@@ -71,7 +71,7 @@ def test_random_paged_decode_is_right(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_ragged_prefill_is_right(seed):
+def test_a_random_ragged_prefill_equals_the_loop(seed):
     rng = random.Random(seed)
     q_lens, kv_lens = random_lengths(rng, rng.randint(1, 4))
     dtype, causal = rng.choice(["f16", "bf16", "f32", "f8_e4m3"]), rng.random() < 0.5
@@ -85,13 +85,13 @@ def test_random_ragged_prefill_is_right(seed):
 
 @pytest.mark.parametrize("widths", [(8, 3), (3, 8), (192, 128), (1, 65)])
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f8_e4m3"])
-def test_v_and_o_may_be_of_another_width_than_q_and_k(widths, dtype):
+def test_v_and_o_may_be_wider_or_narrower_than_q_and_k(widths, dtype):
     dim, dim_vo = widths
     q_dtype = "bf16" if dtype == "f8_e4m3" else None
     assert_right(ragged([3, 0, 2], [5, 2, 2], dim=dim, dim_vo=dim_vo, dtype=dtype, q_dtype=q_dtype))
 
 
-def test_a_row_that_sees_no_key_is_zero_and_minus_infinity():
+def test_a_row_without_visible_keys_has_o_zero_and_lse_minus_infinity():
     _, args = run(prefill([5, 2, 3], [2, 0, 3]))
     assert (args.o[:3] == 0).all()
     assert (args.lse[:3] == -torch.inf).all()
@@ -131,18 +131,18 @@ def test_a_window_without_causal_still_sees_the_keys_after_the_row():
 
 
 @pytest.mark.parametrize("make", [prefill, ragged])
-def test_an_empty_batch_is_legal(make):
+def test_an_empty_prefill_batch_is_valid(make):
     _, args = run(make([], []))
     assert args.o.shape[0] == 0
 
 
-def test_an_empty_decode_batch_is_legal():
+def test_an_empty_decode_batch_is_valid():
     _, args = run(decode([], page_table="block"))
     assert args.lse.shape == (0, 4)
 
 
 @pytest.mark.parametrize("form", ["csr", "block"])
-def test_what_lies_in_unused_memory_has_no_effect_bitwise(form):
+def test_the_content_of_unused_memory_does_not_change_the_bits(form):
     descriptor, args = prefill([3, 2], [6, 9], page_table=form)
     other = cloned(args)
     for name in ("k_data", "v_data"):
@@ -160,19 +160,19 @@ def test_what_lies_in_unused_memory_has_no_effect_bitwise(form):
 
 @pytest.mark.parametrize("name", ["k_data", "v_data"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_nonfinite_key_touches_only_the_rows_that_see_it(name, value):
+def test_a_nonfinite_key_changes_only_the_rows_that_attend_to_it(name, value):
     descriptor, args = prefill([4, 2], [6, 5], seed=1)
     nonfinite = cloned(args)
-    page, token = naive.locations(args, 4)[0][4]  # seen by rows 2 and 3 of the first request
+    page, token = naive.locations(args, 4)[0][4]  # rows 2 and 3 of the first request attend to this key
     getattr(nonfinite, name)[page, token, 1] = value
     run((descriptor, args)), run((descriptor, nonfinite))
     blind = [0, 1, 4, 5]
     assert torch.equal(bits(nonfinite.o[blind]), bits(args.o[blind]))
-    assert torch.equal(bits(nonfinite.o[:, :2]), bits(args.o[:, :2]))  # the heads of the other KV head
+    assert torch.equal(bits(nonfinite.o[:, :2]), bits(args.o[:, :2]))  # these heads belong to the other KV head
     assert not torch.isfinite(nonfinite.o[2:4, 2:]).all(dim=-1).any()
 
 
-def test_a_nonfinite_query_touches_only_its_row():
+def test_a_nonfinite_query_changes_only_its_own_row():
     descriptor, args = prefill([4], [6], seed=1)
     nonfinite = cloned(args)
     nonfinite.q[1, 2, 3] = torch.nan
@@ -198,7 +198,7 @@ def test_outputs_may_have_any_strides():
     assert torch.isnan(room[:, :, 8:]).all()
 
 
-def test_inputs_are_left_as_they_were():
+def test_inputs_are_not_modified():
     descriptor, args = prefill([3, 2], [6, 9])
     before = cloned(args)
     run((descriptor, args))
@@ -206,14 +206,14 @@ def test_inputs_are_left_as_they_were():
         assert torch.equal(bits(getattr(args, name)), bits(getattr(before, name)))
 
 
-def test_without_lse_the_same_output_is_written():
+def test_return_lse_false_does_not_change_the_bits_of_o():
     _, with_lse = run(prefill([3], [6]))
     _, without = run(prefill([3], [6], return_lse=False))
     assert without.lse is None
     assert torch.equal(bits(with_lse.o), bits(without.o))
 
 
-def test_a_query_wider_than_its_cache_is_computed_in_float64():
+def test_an_f32_query_with_an_fp8_cache_is_computed_in_float64():
     descriptor, args = run(prefill([3], [6], q_dtype="f32", paged_kv=cache(dtype="f8_e4m3")))
     o, _ = naive.paged(descriptor, args)
     assert np.abs(naive.wide(args.o) - o).max() < 2.0**-24 * 4
@@ -288,8 +288,8 @@ print(extra // 1024, float(args.lse[-1, 0]))
 
 
 @pytest.mark.parametrize("rows", [192, pytest.param(2048, marks=pytest.mark.heavy)])
-def test_a_long_context_stays_under_a_gibibyte(rows):
-    """The scores of 192 rows on 32768 keys with 32 heads are 768 MiB, and several arrays of their size are in use at once."""
+def test_a_long_context_uses_less_than_one_gibibyte(rows):
+    """The scores of 192 rows, 32768 keys and 32 heads take 768 MiB; without row blocks, several such arrays exist at once."""
     out = subprocess.run(
         [sys.executable, "-c", _LONG, str(rows)], capture_output=True, text=True, check=True, timeout=250
     ).stdout.split()
@@ -297,8 +297,8 @@ def test_a_long_context_stays_under_a_gibibyte(rows):
     assert float(out[1]) == pytest.approx(np.log(32768), rel=1e-5)
 
 
-def test_the_helpers_make_what_they_say():
-    """A problem whose unused memory is not NaN would test nothing."""
+def test_the_helpers_fill_unused_memory_with_nan():
+    """Without NaN in unused memory, the tests above could not detect a read of it."""
     _, args = prefill([3], [6], strided=True)
     assert torch.isnan(args.k_data).any()
     assert args.k_data.stride() != args.k_data.contiguous().stride()

@@ -1,4 +1,4 @@
-"""The reference works in blocks of rows: every block uses its own queries, positions, masks and results, for any block size."""
+"""The reference computes blocks of rows; for any block size, each block uses its own queries, positions, masks and outputs."""
 
 import math
 
@@ -18,7 +18,7 @@ KINDS = (
 
 
 def lengths_of(descriptor):
-    """Every row; also requests with fewer keys than rows."""
+    """Lengths that use every row; some requests have fewer keys than rows."""
     rows, batch = descriptor.total_num_rows, descriptor.batch_size
     q = [rows // batch] * (batch - 1) + [rows - rows // batch * (batch - 1)]
     most = getattr(descriptor, "total_kv_rows", 10**9) // batch
@@ -27,7 +27,7 @@ def lengths_of(descriptor):
 
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("kind", KINDS)
-def test_blocks_of_rows_give_what_is_right(monkeypatch, kind, rows):
+def test_any_size_of_row_blocks_gives_the_right_result(monkeypatch, kind, rows):
     subject = Subject(matrix()[kind], "reference", "cpu")
     lengths = lengths_of(subject.descriptor)
     args = subject.args(1, lengths)
@@ -40,7 +40,7 @@ def test_blocks_of_rows_give_what_is_right(monkeypatch, kind, rows):
     assert numerics.check(subject.descriptor, args, subject.plan.sku).worst <= 1
 
 
-def test_a_sink_far_above_all_scores_takes_all_weight():
+def test_a_sink_far_above_all_scores_takes_all_the_weight():
     kind = matrix()["prefill-off-sinks"]
     subject = Subject(kind, "reference", "cpu")
     args = subject.args(1, lengths_of(kind))

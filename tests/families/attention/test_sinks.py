@@ -1,4 +1,5 @@
-"""Attention sinks: a logit without a value in every row's denominator, included in lse, and included once in merged states."""
+"""Attention sinks: a logit without a value that every row adds to its denominator and its lse, and that a merge of states
+counts once."""
 
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ MAKERS = [
 @pytest.mark.parametrize(
     "fields", [{}, {"window_left": 1}, {"logits_soft_cap": 0.7, "sm_scale": 2.0}, {"q_dtype": "f32"}], ids=str
 )
-def test_a_sink_joins_the_denominator_of_every_row(make, fields):
+def test_a_sink_is_added_to_the_denominator_of_every_row(make, fields):
     descriptor, args = run(make(sinks=True, **fields))
     o, lse = naive.ragged(descriptor, args) if hasattr(args, "k") else naive.paged(descriptor, args)
     arithmetic = 1e-14 if args.q.dtype == torch.float32 else 4e-6
@@ -30,14 +31,14 @@ def test_a_sink_joins_the_denominator_of_every_row(make, fields):
     naive.assert_rounded(args.lse, lse, magnitude=8.0, arithmetic=arithmetic)
 
 
-def test_a_row_that_sees_no_key_has_the_sink_as_its_lse():
+def test_a_row_without_visible_keys_has_the_sink_as_its_lse():
     _, args = run(prefill([5, 2, 3], [2, 0, 3], sinks=True))
     for rows in (slice(0, 3), slice(5, 7)):
         assert (args.o[rows] == 0).all()
         assert torch.equal(args.lse[rows], args.sinks.expand_as(args.lse[rows]))
 
 
-def test_without_a_value_there_is_less_of_all_others():
+def test_a_finite_sink_scales_down_the_output_of_its_head():
     descriptor, args = decode([9], sinks=True, heads=2, paged_kv=cache(num_kv_heads=1))
     args.sinks[:] = torch.tensor([-torch.inf, 1.0])
     plain, bare = decode([9], heads=2, paged_kv=cache(num_kv_heads=1))
@@ -48,7 +49,7 @@ def test_without_a_value_there_is_less_of_all_others():
     torch.testing.assert_close(args.o[0, 1].float(), bare.o[0, 1].float() * kept, rtol=2e-3, atol=1e-5)
 
 
-def test_no_sink_anywhere_changes_no_bit():
+def test_sinks_of_minus_infinity_do_not_change_the_bits():
     descriptor, args = prefill([3, 2], [7, 2], sinks=True)
     plain, bare = prefill([3, 2], [7, 2])
     args.sinks.fill_(-torch.inf)
@@ -58,7 +59,7 @@ def test_no_sink_anywhere_changes_no_bit():
 
 
 def merged(states):
-    """The reference's merge of (o, lse) states."""
+    """The reference's merge of the states (o, lse)."""
     o, lse = (torch.stack(parts) for parts in zip(*states, strict=True))
     count, rows, heads, dim = o.shape
     descriptor = MergeStatesDescriptor(num_states=count, total_num_rows=rows, num_heads=heads, head_dim=dim, dtype="f32")
@@ -68,7 +69,7 @@ def merged(states):
 
 
 def part(args, rows, sinks):
-    """(o, lse) over some keys of one ragged request."""
+    """(o, lse) over a range of the keys of one ragged request."""
     some = replace(args, k=args.k[rows], v=args.v[rows], kv_indptr=torch.tensor([0, rows.stop - rows.start], dtype=torch.int32))
     descriptor, made = ragged([3], [rows.stop - rows.start - 1], causal=False, dtype="f32", sinks=True)
     call = replace(made, q=args.q, k=some.k, v=some.v, kv_indptr=some.kv_indptr, sinks=sinks)
@@ -77,8 +78,9 @@ def part(args, rows, sinks):
 
 
 @pytest.mark.parametrize("carrier", [0, 1, 2])
-def test_merging_is_exact_when_exactly_one_state_carries_the_sink(carrier):
-    """lse includes the sink, so the merge weight of a state does too; even a state of a single key may include it."""
+def test_a_merge_is_exact_if_exactly_one_state_includes_the_sink(carrier):
+    """lse includes the sink, and therefore the merge weight of a state does. Any state may include it, even one with a single
+    key."""
     descriptor, args = ragged([3], [19], causal=False, dtype="f32", sinks=True, seed=3)
     args = replace(args, kv_indptr=torch.tensor([0, 20], dtype=torch.int32), k=args.k.nan_to_num(0.0), v=args.v.nan_to_num(0.0))
     run((descriptor, args))
@@ -99,14 +101,14 @@ def test_merging_is_exact_when_exactly_one_state_carries_the_sink(carrier):
         ({"sinks": torch.zeros(4, dtype=torch.bfloat16)}, "OPF-A010"),
     ],
 )
-def test_a_wrong_sink_is_refused(change, code):
+def test_a_sink_tensor_of_a_wrong_shape_or_dtype_is_refused(change, code):
     descriptor, args = decode([9], sinks=True)
     [issue] = on_reference(descriptor).can_implement(replace(args, **change)).issues
     assert (issue.code, issue.argument) == (code, "sinks")
 
 
 @pytest.mark.parametrize(("value", "wrong"), [(-torch.inf, False), (torch.inf, True), (torch.nan, True)])
-def test_level_full_knows_what_a_sink_may_be(monkeypatch, value, wrong):
+def test_validation_level_full_checks_the_values_of_sinks(monkeypatch, value, wrong):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor, args = decode([9], sinks=True, paged_kv=cache(num_total_pages=26))
     args.sinks[1] = value
@@ -126,14 +128,14 @@ KERNEL_SIZES = [
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("make", KERNEL_SIZES)
-def test_a_sink_is_a_fact_of_the_sku_and_no_reason_to_decline(make, arch):
+def test_sinks_are_a_fact_of_the_sku_and_kernels_accept_them(make, arch):
     (plain, _), (sunk, _) = make(), make(sinks=True)
     ids = [Plan.select(d, Preference(backend="cuda"), Target.parse(arch)).sku.id for d in (plain, sunk)]
     assert ["sinks=true" in name for name in ids] == [False, True]
     assert "sinks" not in plain.model_dump_json()
 
 
-def test_the_measure_of_error_sees_a_sink_left_out_and_one_that_lse_forgets():
+def test_the_error_check_detects_a_missing_sink_in_o_or_in_lse():
     descriptor = next(d for d in (problems.special_descriptor("ragged_prefill", s, 400) for s in range(99)) if d.total_kv_rows)
     args = inputs.make_args(descriptor, seed=1)
     plan = Plan.select(descriptor, Preference(backend="reference"), Target.cpu())

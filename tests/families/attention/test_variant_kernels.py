@@ -1,4 +1,5 @@
-"""Variants in CUDA kernels, without a GPU: the printed code, its agreement with the rules, and kernels in the emulator."""
+"""CUDA kernels with variants, without a GPU: the generated code, its agreement with the rules of expressions, and the kernels
+in the emulator."""
 
 import ctypes
 import re
@@ -40,7 +41,7 @@ def rendered(descriptor, impl="mma_tile"):
     return codegen.render(plan_of(descriptor, impl).jit_spec)
 
 
-# ---- printed code ----------------------------------------------------------------------------------------------------
+# Generated code.
 
 TOKEN = re.compile(
     r"\s|opfacade::(Exact|Fused)::[a-z0-9]+_\(|int32_t\(-?\d+ll\)|\(-?0x[01]\.[0-9a-f]+p[+-]\d+f\)|true|false|score|query|fmaf\(|float\(|[(),;+*-]"
@@ -50,7 +51,7 @@ TOKEN = re.compile(
 
 @settings(max_examples=60, deadline=None)
 @given(expressions.variants())
-def test_only_checked_words_and_exact_numbers_are_printed(variant):
+def test_generated_code_contains_only_known_identifiers_and_exact_literals(variant):
     text = rendered(changed(PLAIN, variant=variant, logits_soft_cap=0.0)).device
     bodies = re.findall(r"^    return (.*)$", text.partition("struct Config")[0], re.MULTILINE)
     assert len(bodies) == len(variant.parts())
@@ -58,7 +59,7 @@ def test_only_checked_words_and_exact_numbers_are_printed(variant):
         assert TOKEN.sub("", body) == "", TOKEN.sub("", body)
 
 
-def test_names_of_parameters_do_not_reach_the_compiler():
+def test_names_of_parameters_are_not_in_the_generated_code():
     one, other = (Variant(logits=score * per_head(name), mask=per_row("a" + name) < 3) for name in ("system", "x"))
     texts = {rendered(changed(PLAIN, variant=v)).device for v in (one, other)}
     assert len(texts) == 1
@@ -66,19 +67,19 @@ def test_names_of_parameters_do_not_reach_the_compiler():
 
 
 @pytest.mark.parametrize("kind", ["prefill-off-causal", "prefill-fixed-odd-window-cap-block", "ragged-off-causal"])
-def test_a_plain_kernel_has_nothing_of_a_variant(kind):
+def test_a_kernel_without_a_variant_contains_no_code_of_variants(kind):
     sources = rendered(matrix.matrix()[kind])
     assert not re.search(r"vari(ant|ed)|packed_mask|_params;", (sources.device + sources.binding).lower())
 
 
 @pytest.mark.parametrize("value", [("a b",), (("x", "1;"),), (float("inf"),), (None,), ["a"]])
-def test_a_tree_for_a_template_is_held_to_the_same_rules(value):
+def test_a_nested_template_parameter_accepts_only_supported_values(value):
     with pytest.raises(ArgumentError, match="parameter t"):
         JitSpec.of("k", "a/b", "sm_80", t=value)
     assert JitSpec.of("k", "a/b", "sm_80", t=("a", (1, 2.0))) != JitSpec.of("k", "a/b", "sm_80", t=("a", (True, 2.0)))
 
 
-def test_ids_tell_variants_and_masks_apart_and_binaries_too():
+def test_each_variant_and_mask_has_its_own_id_and_its_own_binary():
     kinds = [changed(PLAIN, variant=v, custom_mask=m) for v in (None, *VARIANTS) for m in (False, True)]
     plans = [plan_of(d) for d in kinds]
     assert (
@@ -90,7 +91,7 @@ def test_ids_tell_variants_and_masks_apart_and_binaries_too():
     assert bounds == {None, 2.0**-21}
 
 
-# ---- agreement with the rules -----------------------------------------------------------------------------------------
+# Agreement with the rules of expressions.
 
 HARNESS = """
 #include "tests/emulator/simt.h"
@@ -116,14 +117,14 @@ class Key(ctypes.Structure):
     _fields_ = [("base", ctypes.c_int32), ("step", ctypes.c_int32), ("param", ctypes.c_int32 * 2)]
 
 
-# Every parameter, so that each has its position in a stack, whichever an expression uses.
+# This variant uses every kind of parameter, so that each parameter has a fixed position in its tensor.
 NAMES = Variant(
     logits=per_head("h1") + per_head("h2"), mask=(per_row("r1") < per_row("r2")) & (per_key("k1") < per_key("k2"))
 )  # fmt: skip
 
 
 @emulator.needed
-def test_printed_expressions_have_the_bits_that_the_rules_say(tmp_path):
+def test_generated_expressions_have_the_bits_of_the_rules(tmp_path):
     drawn = []
 
     @settings(max_examples=120, deadline=None, database=None, derandomize=True)
@@ -173,7 +174,7 @@ def test_printed_expressions_have_the_bits_that_the_rules_say(tmp_path):
 
 
 def _word(tensor):
-    """The bits as a non-negative number; -0 differs from 0."""
+    """The bits as a non-negative number; -0 and 0 differ."""
     if tensor.dtype == torch.float32:
         tensor = tensor.contiguous().view(torch.int32)
     return tensor.long() & 0xFFFFFFFF
@@ -183,7 +184,7 @@ def _is_nan(tree, word):
     return tree.facts().type == "f32" and word & 0x7F800000 == 0x7F800000 and word & 0x7FFFFF != 0
 
 
-# ---- kernels in the emulator ------------------------------------------------------------------------------------------
+# Kernels in the emulator.
 
 
 def small(**fields):
@@ -202,7 +203,7 @@ def hold(descriptor, seed=1):
 
 @emulator.needed
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(1, 12))])
-def test_random_variants_keep_the_guarantee(seed):
+def test_random_variants_keep_the_error_bound(seed):
     drawn = []
 
     @settings(max_examples=seed + 3, deadline=None, database=None, derandomize=True)
@@ -219,12 +220,12 @@ CHECKS = (structural.every_key_is_visited_once, structural.a_needle_is_found, st
 
 @emulator.needed
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
-def test_a_masked_kernel_is_exact_where_it_must_be(check):
+def test_a_kernel_with_a_mask_passes_the_exact_checks(check):
     assert check(subject_of(small(variant=document_mask(), custom_mask=True, window_left=150)), 2) == []
 
 
 @emulator.needed
-def test_a_nonfinite_value_reaches_only_the_rows_that_a_mask_shows_it_to():
+def test_a_nonfinite_value_changes_only_the_rows_whose_mask_includes_it():
     subject = subject_of(small(variant=Variant(mask=equal(kv_pos % 7, per_row("phase"))), custom_mask=True, causal=False))
     args = subject.args(3, inputs.DrawnLengths(q=[40, 0], kv=[130, 0]))
     subject.run(args)
@@ -241,7 +242,7 @@ def test_a_nonfinite_value_reaches_only_the_rows_that_a_mask_shows_it_to():
 
 
 @emulator.needed
-def test_a_mask_that_is_too_short_hides_and_is_not_read_past_its_end():
+def test_a_mask_that_is_too_short_hides_the_missing_keys_and_is_not_read_past_its_end():
     subject = subject_of(small(custom_mask=True, causal=False))
     args = subject.args(3, inputs.DrawnLengths(q=[40, 0], kv=[130, 0]))
     half = args.packed_mask[: 130 * 20 // 8].clone()
@@ -251,8 +252,8 @@ def test_a_mask_that_is_too_short_hides_and_is_not_read_past_its_end():
 
 
 @emulator.needed
-def test_the_bound_sees_a_fault_of_a_kernel_with_a_variant():
-    """Negative control: a slope, a mask bit or a key's parameter that the kernel did not receive shows."""
+def test_the_error_check_detects_a_wrong_parameter_of_a_variant():
+    """Negative control: a wrong slope, mask bit or per-key parameter exceeds the bound."""
     subject = subject_of(small(variant=Variant(logits=alibi(4).logits, mask=per_key("doc") < 2), custom_mask=True))
     args = subject.args(1)
     for change in (
@@ -263,7 +264,7 @@ def test_the_bound_sees_a_fault_of_a_kernel_with_a_variant():
 
 
 @emulator.needed
-def test_a_cap_as_an_expression_is_the_built_in_one_in_a_kernel():
+def test_a_soft_cap_expression_equals_logits_soft_cap_in_a_kernel():
     _, args, _ = hold(small(variant=soft_cap(5.0)))
     plain = subject_of(small(logits_soft_cap=5.0))
     other = plain.args(1)
@@ -272,8 +273,8 @@ def test_a_cap_as_an_expression_is_the_built_in_one_in_a_kernel():
     torch.testing.assert_close(args.lse, other.lse, rtol=0, atol=1e-5)
 
 
-def test_far_positions_are_told_to_the_last():
-    """A distance is one conversion per row and one addition per key: exact for positions below 2^24."""
+def test_a_distance_between_positions_is_exact_below_2_to_the_24():
+    """The kernel converts once per row and adds once per key; the distance is exact for positions below 2^24."""
     node = abs(f32(kv_pos - q_pos)) + score
     assert "distance" in str(attention_variant.tree(node, Variant(logits=node), exact=False))
     assert "distance" not in str(attention_variant.tree(node.args[0], Variant(logits=node), exact=True))
@@ -285,8 +286,8 @@ def test_far_positions_are_told_to_the_last():
         per_head("slopes") * f32(kv_pos - q_pos), f32(q_pos - kv_pos) * per_head("slopes"), 0.3 * f32(kv_pos),
     ],
 )  # fmt: skip
-def test_a_line_over_the_keys_is_one_product_a_row(line):
-    """One fma per key; if bits are guaranteed, it computes exactly the expression."""
+def test_a_linear_term_is_one_product_per_row_unless_bits_are_guaranteed(line):
+    """Each key needs one fma. If bits are guaranteed, the kernel evaluates the expression itself."""
     variant = Variant(logits=score + line)
     assert "ramp" in str(attention_variant.tree(variant.logits, variant, exact=False))
     assert "ramp" not in str(attention_variant.tree(line, variant, exact=True))
@@ -294,10 +295,9 @@ def test_a_line_over_the_keys_is_one_product_a_row(line):
 
 @emulator.needed
 @pytest.mark.parametrize("far", [3000, 100])
-def test_a_line_of_any_slope_keeps_the_bound(far):
-    """Slopes that are not powers of two, large where distances are small: the bound allows the rounding at a
-    tile's first key.
-    """
+def test_a_linear_term_of_any_slope_keeps_the_error_bound(far):
+    """The slopes are not powers of two and are large where distances are small: the bound includes the rounding at the first
+    key of a tile."""
     line = per_head("slopes") * f32(q_pos - kv_pos) + f32(kv_pos) * 0.3
     subject = subject_of(small(variant=Variant(logits=0.001 * score + line)))
     args = subject.args(3)
@@ -316,7 +316,7 @@ def test_a_line_of_any_slope_keeps_the_bound(far):
         (Variant(logits=sum((score * c for c in range(1, 9)), score)), "nodes of variant.logits", "33"),
     ],
 )
-def test_the_kernel_for_sm_90a_declines_by_name_what_it_lacks(variant, field, got):
+def test_the_sm_90a_kernel_declines_an_unsupported_variant_and_names_it(variant, field, got):
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         options = {o.candidate.impl: o for o in survey(changed(PLAIN, variant=variant), Preference(), SM_90A)}
     assert [(r.code, r.field, r.got) for r in options["wgmma_tile"].reasons] == [("OPF-S021", field, got)]
@@ -324,6 +324,6 @@ def test_the_kernel_for_sm_90a_declines_by_name_what_it_lacks(variant, field, go
 
 
 @pytest.mark.parametrize("variant", [alibi(8), sliding_window(9), soft_cap(5.0), None])
-def test_the_kernel_for_sm_90a_takes_the_others(variant):
+def test_the_sm_90a_kernel_accepts_all_other_variants(variant):
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         assert Plan.select(changed(PLAIN, variant=variant, custom_mask=True), target=SM_90A).sku.impl == "wgmma_tile"

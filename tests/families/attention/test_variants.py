@@ -1,4 +1,5 @@
-"""Variants and packed masks on the reference: against a loop by hand, and against the built-in fields that they can replace."""
+"""Variants and packed masks on the reference: it agrees with a plain loop, and with the built-in fields that the variants can
+replace."""
 
 import math
 import random
@@ -52,7 +53,7 @@ MAKERS = {"prefill": prefill, "ragged": ragged}
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("fields", [{}, {"q_dtype": "f32", "window_left": 4}, {"sinks": True, "causal": False}], ids=str)
-def test_the_reference_is_right_and_within_its_bound(name, make, masked, fields):
+def test_a_variant_equals_the_loop_and_keeps_the_error_bound(name, make, masked, fields):
     if "sinks" in fields and name == "by head":
         fields = fields | {"sm_scale": 0.7}
     problem = MAKERS[make]([5, 2, 0, 3, 4], [9, 2, 4, 7, 0], variant=VARIANTS[name], custom_mask=masked, **fields)
@@ -63,7 +64,7 @@ def test_the_reference_is_right_and_within_its_bound(name, make, masked, fields)
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(expressions.variants(), st.booleans(), st.integers(0, 99), st.sampled_from(["f16", "bf16", "f32"]))
-def test_random_variants_are_right_and_within_their_bound(variant, masked, seed, dtype):
+def test_random_variants_equal_the_loop_and_keep_the_error_bound(variant, masked, seed, dtype):
     descriptor, args = run(
         prefill(
             [3, 1, 2],
@@ -89,7 +90,7 @@ CONSTANTS = numerics.constants(on_reference(prefill([1], [1])[0]).sku)
 
 
 def plain_of(problem, **fields):
-    """The same call on a descriptor with other fields, without a variant."""
+    """The same call without a variant, on a descriptor with other fields."""
     descriptor, args = problem
     bare = replace(cloned(args), head_params=None, row_params=None, key_params=None, packed_mask=None, mask_indptr=None)
     return changed(descriptor, variant=None, custom_mask=False, **fields), bare
@@ -97,7 +98,7 @@ def plain_of(problem, **fields):
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("w", [0, 3, 100])
-def test_a_sliding_window_is_window_left(make, w):
+def test_a_sliding_window_variant_equals_window_left(make, w):
     problem = MAKERS[make]([5, 2, 3], [9, 2, 7], variant=sliding_window(w))
     _, built_in = run(plain_of(problem, window_left=w))
     _, args = run(problem)
@@ -106,7 +107,7 @@ def test_a_sliding_window_is_window_left(make, w):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_cap_as_an_expression_is_the_built_in_one(make):
+def test_a_soft_cap_variant_equals_logits_soft_cap(make):
     problem = MAKERS[make]([5, 2, 3], [9, 2, 7], variant=soft_cap(0.5), sm_scale=1.0)
     descriptor, built_in = run(plain_of(problem, logits_soft_cap=0.5))
     _, args = run(problem)
@@ -114,7 +115,7 @@ def test_a_cap_as_an_expression_is_the_built_in_one(make):
     assert numerics.check(descriptor, replace(built_in, o=args.o, lse=args.lse), on_reference(descriptor).sku).worst <= 1.5
 
 
-def test_alibi_is_the_bias_of_the_paper():
+def test_the_alibi_variant_equals_the_bias_of_the_paper():
     descriptor, args = prefill([3], [6], variant=alibi(4))
     args = replace(args, head_params=torch.tensor([alibi_slopes(4)]))
     run((descriptor, args))
@@ -127,8 +128,8 @@ def test_alibi_is_the_bias_of_the_paper():
     torch.testing.assert_close(args.o.double(), torch.einsum("hij,jhd->ihd", weights, v), rtol=2e-3, atol=2e-3)
 
 
-def test_documents_do_not_see_each_other():
-    """Two documents packed into a request give the same result as two separate requests."""
+def test_packed_documents_attend_only_to_themselves():
+    """Two documents packed into one request give the results of two separate requests."""
     descriptor, args = ragged([7], [7], variant=document_mask())
     ids = i32([5, 5, 5, -2, -2, -2, -2])
     args = replace(args, row_params=ids[None], key_params=torch.nn.functional.pad(ids, (0, 1), value=5)[None])
@@ -141,7 +142,7 @@ def test_documents_do_not_see_each_other():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_bits_of_a_mask_are_row_major_and_the_lowest_comes_first(make):
+def test_mask_bits_are_row_major_with_the_lowest_bit_first(make):
     descriptor, args = MAKERS[make]([2, 3], [3, 5], causal=False, custom_mask=True)
     shown = [torch.zeros(2, 3), torch.zeros(3, 5)]
     shown[0][1, 0] = shown[1][0, 4] = shown[1][2, 1] = 1  # bits 3, 4 and 11
@@ -156,10 +157,10 @@ def test_bits_of_a_mask_are_row_major_and_the_lowest_comes_first(make):
         assert torch.equal(args.o[row], value.repeat_interleave(2, 0))
 
 
-def test_bits_that_nobody_has_do_not_matter():
+def test_unused_mask_bits_do_not_change_the_result():
     descriptor, args = run(prefill([2, 3], [3, 5], custom_mask=True))
     want, packed = args.o.clone(), args.packed_mask.clone()
-    packed[0] ^= 0b11000000  # 2 * 3 bits are used of the first byte; the next byte is unused
+    packed[0] ^= 0b11000000  # the first byte uses 2 * 3 bits; the next byte is unused
     packed[1] ^= 0xFF
     run((descriptor, replace(args, packed_mask=packed)))
     assert torch.equal(bits(args.o), bits(want))
@@ -169,7 +170,7 @@ def test_bits_that_nobody_has_do_not_matter():
 @pytest.mark.parametrize(
     ("starts", "position"), [([1, 3, 6], 0), ([0, 0, 6], 1), ([0, 3, 2], 2), ([0, 3, 99], 2), ([0, -1, 5], 1)]
 )
-def test_a_mask_without_a_bit_for_each_pair_is_refused(monkeypatch, level, starts, position):
+def test_a_packed_mask_with_too_few_bits_is_refused(monkeypatch, level, starts, position):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor, args = prefill([2, 3], [3, 5], custom_mask=True, paged_kv=cache(num_total_pages=25))
     with pytest.raises(IndexDataError, match=rf"mask_indptr\[{position}\]"):
@@ -192,7 +193,7 @@ def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(name):
 
 @pytest.mark.parametrize("check", structural.CHECKS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("name", ["documents", "window", "alibi", "by head"])
-def test_a_variant_is_exact_where_it_must_be(check, name):
+def test_a_variant_passes_the_exact_checks(check, name):
     descriptor = changed(
         problems.random_descriptor("ragged_prefill", 5, tokens=300),
         variant=VARIANTS[name],
@@ -202,14 +203,14 @@ def test_a_variant_is_exact_where_it_must_be(check, name):
     assert check(Subject(descriptor, "reference", "cpu"), 1) == []
 
 
-def test_a_cap_beside_a_transform_is_refused():
+def test_logits_soft_cap_is_refused_with_a_logits_variant():
     descriptor, _ = prefill([2], [3])
     with pytest.raises(DescriptorError, match=r"logits_soft_cap expected 0\.0 beside variant\.logits.*Both replace the score"):
         changed(descriptor, variant=alibi(4), logits_soft_cap=3.0)
     assert changed(descriptor, variant=sliding_window(4), logits_soft_cap=3.0).masks
 
 
-def test_what_was_written_before_has_the_same_text():
+def test_fields_of_variants_are_serialised_only_if_they_are_set():
     plain, _ = prefill([2], [3])
     assert not {"variant", "custom_mask"} & set(plain.model_dump())
     varied = changed(plain, variant=alibi(4), custom_mask=True)
@@ -219,7 +220,7 @@ def test_what_was_written_before_has_the_same_text():
     assert f"variant={alibi(4).key}" in on_reference(varied).sku.id
 
 
-def test_the_measure_of_error_sees_a_transform_or_a_mask_left_out():
+def test_the_error_check_detects_a_wrong_variant_or_mask():
     descriptor, args = run(prefill([5, 2], [9, 7], variant=alibi(4), custom_mask=True))
     sku = on_reference(descriptor).sku
     assert numerics.check(descriptor, args, sku).worst <= 1
@@ -231,7 +232,7 @@ def test_the_measure_of_error_sees_a_transform_or_a_mask_left_out():
     assert numerics.check(descriptor, replace(other, packed_mask=args.packed_mask), sku).worst > 1
 
 
-def test_operands_that_a_descriptor_lacks_must_be_none():
+def test_operands_of_an_absent_variant_or_mask_must_be_none():
     descriptor, args = prefill([2], [3], variant=alibi(4))
     plan = Plan.select(descriptor, Preference(backend="reference"), Target.cpu())
     assert [i.code for i in plan.can_implement(replace(args, packed_mask=torch.zeros(1, dtype=torch.uint8))).issues] == [
@@ -242,7 +243,7 @@ def test_operands_that_a_descriptor_lacks_must_be_none():
     assert "num_qo_heads=4" in issue.expected
 
 
-def test_random_inputs_have_bits_for_every_pair():
+def test_generated_masks_have_a_bit_for_every_query_key_pair():
     for seed in range(6):
         plain = problems.random_descriptor("paged_prefill", seed, tokens=300)
         descriptor = BatchPagedPrefillDescriptor.model_validate(
@@ -253,7 +254,7 @@ def test_random_inputs_have_bits_for_every_pair():
         assert set(args.key_params.unique().tolist()) == {0, 1, 2}
 
 
-def test_a_row_parameter_belongs_to_its_row():
+def test_each_row_uses_its_own_row_parameter():
     descriptor, args = run(ragged([2, 3], [4, 4], variant=Variant(mask=kv_pos < per_row("limit")), causal=False))
     run((descriptor, args := replace(args, row_params=i32([[0, 1, 2, 3, 4]]).view(1, 5))))
     assert (args.lse == -math.inf).all(1).tolist() == [True, False, False, False, False]

@@ -1,6 +1,5 @@
-"""The schedule of the sm_90a prefill, run on the host from the kernel's sources: every tile is scheduled once, by rank, and
-evenly distributed.
-"""
+"""The schedule of the sm_90a prefill, compiled from the kernel's sources for the host: it schedules every tile once, in order
+of decreasing cost, and distributes the keys evenly over the CTAs."""
 
 import ctypes
 import itertools
@@ -126,12 +125,12 @@ def work_of(host, q_lens, kv_lens, heads=2, group=4, causal=True, splits=1, bloc
     found = [Found(*out[9 * i : 9 * i + 9]) for i in range(count)]
     merged = [w._replace(block=~w.block) for w in found if w.block < 0]
     work = [w for w in found if w.block >= 0]
-    assert sorted(merged) == sorted(w for w in work if w.parts > 1)  # a block merges parts that it has computed
+    assert sorted(merged) == sorted(w for w in work if w.parts > 1)  # a CTA merges only parts that it has computed
     return work, list(lse)
 
 
 def expected(q_lens, kv_lens, heads, group, causal):
-    """{(request, first packed row, head): (rows, end of the keys)} of every tile that sees a key."""
+    """{(request, first packed row, head): (rows, end of the keys)} for every tile with at least one visible key."""
     tile, want = 128 // group * group, {}
     for request, (q, kv) in enumerate(zip(q_lens, kv_lens, strict=True)):
         for first in range(0, q * group, tile):
@@ -153,13 +152,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("q_lens", "kv_lens", "group", "causal"), CASES)
-def test_every_tile_is_found_once(host, q_lens, kv_lens, group, causal):
+def test_every_tile_is_scheduled_once(host, q_lens, kv_lens, group, causal):
     work, lse = work_of(host, q_lens, kv_lens, group=group, causal=causal)
     want = expected(q_lens, kv_lens, 2, group, causal)
     assert Counter((w[1], w[2], w[4]) for w in work) == Counter(want.keys())
     assert all((w[3], w[7]) == want[w[1], w[2], w[4]] and w[6] == 0 for w in work)
     unseen = sum(q * 2 * group for q in q_lens) - sum(rows for rows, _ in want.values())
-    assert sum(x == float("-inf") for x in lse) == unseen  # rows without keys are written by the schedule itself
+    assert sum(x == float("-inf") for x in lse) == unseen  # the schedule itself writes the lse of rows without keys
 
 
 @pytest.mark.parametrize(
@@ -167,8 +166,8 @@ def test_every_tile_is_found_once(host, q_lens, kv_lens, group, causal):
     [([300, 50, 900], 7, 48), ([20000, 50, 40000], 7, 3), ([4000, 50, 5500], 7, 6), ([20000, 50, 40000], 60, 6)],
     ids=["all fit the L2", "as few as there are halves", "as many as fit the L2", "no fewer than three rounds"],
 )
-def test_heads_take_turns(host, kv_lens, blocks, together):
-    """Every tile is scheduled once; rounds alternate direction; the last round is in order of decreasing cost."""
+def test_head_rounds_alternate_their_direction(host, kv_lens, blocks, together):
+    """Every tile is scheduled once, rounds alternate their direction, and the last round is in order of decreasing cost."""
     q_lens = [300, 0, 1000]
     work, _ = work_of(host, q_lens, kv_lens, heads=48, blocks=blocks)
     want = expected(q_lens, kv_lens, 48, 4, True)
@@ -177,13 +176,13 @@ def test_heads_take_turns(host, kv_lens, blocks, together):
     for block in range(blocks):
         found = [(w[4] // together, -(-w[7] // 128)) for w in work if w[0] == block]
         assert found == sorted(found, key=lambda x: (x[0], x[1] if (last - x[0]) % 2 else -x[1]))
-    if together < 48:  # or the test would show nothing
+    if together < 48:  # otherwise there is only one head round
         assert len({w[4] // together for w in work if w[0] == 0}) > 1
         costs = [-(-w[7] // 128) for w in work if w[4] // together == last - 1 and w[0] == 0]
         assert costs == sorted(costs)
 
 
-def test_auto_splits_cover_the_keys_of_a_tile(host):
+def test_splits_cover_the_keys_of_each_tile(host):
     work, _ = work_of(host, [40, 9], [3000, 777], splits=4)
     for key, (_, end) in expected([40, 9], [3000, 777], 2, 4, True).items():
         parts = sorted((w[6], w[7]) for w in work if (w[1], w[2], w[4]) == key)
@@ -193,8 +192,8 @@ def test_auto_splits_cover_the_keys_of_a_tile(host):
 
 
 @pytest.mark.parametrize("q_lens", [[4096], [1024] * 4, [2000, 100, 700, 31]])
-def test_blocks_end_together(host, q_lens):
-    """The keys of each block are within one of the longest tiles of the mean, and a block's work never gets longer."""
+def test_ctas_get_nearly_equal_work(host, q_lens):
+    """The keys of each CTA differ from the mean by at most one of the longest tiles, and the works of a CTA do not grow."""
     work, _ = work_of(host, q_lens, q_lens, blocks=7)
     loads = Counter()
     for w in work:
@@ -210,8 +209,8 @@ def test_blocks_end_together(host, q_lens):
     ("q_lens", "heads", "group"),
     [([8192], 8, 4), ([4096] * 4, 8, 4), ([1024] * 16, 8, 4), ([8192], 32, 1), ([12000], 8, 4), ([6000] * 3, 8, 4)],
 )
-def test_turns_leave_no_block_with_more_than_others(host, q_lens, heads, group):
-    """No block of a whole GPU has 4 % more than the mean: without alternating directions it was up to 70 %."""
+def test_alternating_directions_balance_the_ctas(host, q_lens, heads, group):
+    """No CTA of a whole GPU exceeds the mean by 4 %; without alternating directions the excess was up to 70 %."""
     work, _ = work_of(host, q_lens, q_lens, heads=heads, group=group, blocks=132)
     loads = Counter()
     for w in work:
@@ -220,7 +219,7 @@ def test_turns_leave_no_block_with_more_than_others(host, q_lens, heads, group):
     assert max(loads.values()) <= 1.04 * sum(loads.values()) / 132
 
 
-def test_random_lengths(host):
+def test_every_tile_of_random_lengths_is_scheduled_once(host):
     rng = random.Random(3)
     for _ in range(12):
         batch = rng.choice((1, 2, 9, 40))
@@ -230,8 +229,8 @@ def test_random_lengths(host):
         assert Counter((w[1], w[2], w[4]) for w in work) == Counter(expected(q_lens, kv_lens, 1, 4, True).keys())
 
 
-PIECES = -1  # splits
-# Rows and keys of each request, blocks, and whether tiles are split.
+PIECES = -1  # the number of splits that stands for kv_split="pieces"
+# Query lengths, key lengths, number of CTAs, and whether the schedule splits tiles.
 CUT = {
     "one long": ([1, 512], [24000, 512], 12, True),
     "eight long": ([1] * 8 + [512], [24000] * 8 + [512], 12, True),
@@ -249,8 +248,8 @@ CUT = {
 
 
 def check_pieces(work, lse, q_lens, kv_lens, group=4, causal=True, heads=2):
-    """Every tile is whole or in consecutive parts; a block has at most one part that begins a tile and one that continues a
-    tile. Returns how many tiles are split."""
+    """Checks that every tile is whole or consists of consecutive parts, and that a CTA has at most one part that begins a tile
+    and one part that continues a tile. Returns the number of split tiles."""
     want, tiles, slots = expected(q_lens, kv_lens, heads, group, causal), {}, Counter()
     for w in work:
         tiles.setdefault((w.request, w.first, w.head), []).append(w)
@@ -270,8 +269,8 @@ def check_pieces(work, lse, q_lens, kv_lens, group=4, causal=True, heads=2):
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_long_rows_are_cut_and_blocks_end_together(host, name):
-    """No block has more than its share, plus a quarter of it, plus what is too small to split."""
+def test_long_row_tiles_are_split_so_that_ctas_end_together(host, name):
+    """No CTA exceeds its share by more than a quarter plus the work that is too small to split."""
     q_lens, kv_lens, blocks, cut = CUT[name]
     work, lse = work_of(host, q_lens, kv_lens, splits=PIECES, blocks=blocks)
     assert (check_pieces(work, lse, q_lens, kv_lens) > 0) == cut
@@ -282,7 +281,7 @@ def test_long_rows_are_cut_and_blocks_end_together(host, name):
     assert max(loads.values(), default=0) <= 1.3 * even + 5
 
 
-def test_what_ends_evenly_is_dealt_as_without_cuts(host):
+def test_a_balanced_batch_is_scheduled_as_without_splits(host):
     for q_lens in ([2000] * 4, [2000, 1900, 700, 31], [64] * 64):
         cut, _ = work_of(host, q_lens, q_lens, splits=PIECES, blocks=7)
         plain, _ = work_of(host, q_lens, q_lens, blocks=7)
@@ -291,7 +290,7 @@ def test_what_ends_evenly_is_dealt_as_without_cuts(host):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_lengths_in_pieces(host, seed):
+def test_parts_of_random_lengths_cover_every_tile(host, seed):
     rng = random.Random(seed)
     batch = rng.choice((1, 2, 9, 40, 260))
     q_lens = [rng.choice((0, 1, 5, 33, 260)) for _ in range(batch)]

@@ -1,5 +1,6 @@
-// A warp of device code on the host: 32 fibers that meet in every collective, so that headers of kernels/ compile with a C++
-// compiler and their schedules can be tested without a GPU. Threads of the operating system would take a hundred times as long.
+// A warp of device code on the host: 32 fibers that meet in every collective. Headers of kernels/ compile with a C++ compiler,
+// so their schedules can be tested without a GPU. With threads of the operating system, a test would take a hundred times as
+// long.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ struct Fiber {
 };
 inline Fiber fibers[32];
 inline ucontext_t scheduler;
-inline std::function<void(int)> body;  // of a lane
+inline std::function<void(int)> body;  // the code that each lane runs
 inline int arrived = 0;
 inline unsigned meetings = 0;
 
@@ -62,7 +63,7 @@ inline void lane_begins(int lane) {
   fibers[lane].done = true;
 }
 
-// Runs the lanes until all have ended, alternately from the first and from the last, so that none is always ahead.
+// Runs the lanes until all have ended, alternately in ascending and descending order, so that no lane is always first.
 inline void run_warp(std::function<void(int)> of_a_lane) {
   constexpr size_t kStack = 256 << 10;
   body = std::move(of_a_lane), arrived = 0;
@@ -93,7 +94,7 @@ inline void run_warp(std::function<void(int)> of_a_lane) {
 
 inline int64_t told[32];
 
-// The values of all lanes, in every lane.
+// Gives every lane the values of all lanes.
 template <class T, class Use>
 auto together(T mine, Use use) {
   told[threadIdx.x % 32] = static_cast<int64_t>(mine);

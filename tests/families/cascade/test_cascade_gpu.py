@@ -1,4 +1,4 @@
-"""GPU tests of the merge of states."""
+"""GPU tests of merge_states."""
 
 import pytest
 import torch
@@ -13,7 +13,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("descriptor", EXAMPLES, ids=lambda d: f"{d.dtype}-{d.states}-{d.in_place}")
 def test_runs_repeat_bitwise(descriptor):
-    """Bits, not values: the o of an empty state is NaN, and an in-place merge leaves NaN in the states after the first."""
+    """The comparison is of bits because the o of an empty state is NaN, and an in-place merge leaves NaN in the states after
+    the first."""
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     args = inputs.make_args(descriptor, seed=1, device="cuda")
     written = [name for name, spec in descriptor.operands().items() if spec.written]

@@ -1,4 +1,4 @@
-"""Merges of a list of states, and into state 0: the same numbers as for stacked states, and nothing else is written."""
+"""Merges of a list of states and merges into state 0 give the same numbers as stacked states and write nothing else."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ IDS = ["list", "in-place", "list-in-place"]
 
 
 def as_form(descriptor, args, form, in_place):
-    """The same merge of stacked states in another form, on separate memory."""
+    """The same merge in another form, on separate memory."""
     other = type(descriptor).model_validate(descriptor.model_dump() | {"states": form, "in_place": in_place})
     o, lse = args.states_o.clone(), args.states_lse.clone()
     if form == "list":
@@ -34,7 +34,7 @@ def as_form(descriptor, args, form, in_place):
 
 
 def assert_same(run, plain, form, in_place):
-    """`run(descriptor, args)` gives the bits of the stacked merge, and the other states stay unchanged."""
+    """Asserts that `run(descriptor, args)` gives the bits of the stacked merge and leaves the other states unchanged."""
     descriptor, args = plain
     other, call = as_form(descriptor, args, form, in_place)
     run(descriptor, args), run(other, call)
@@ -55,11 +55,11 @@ def some_empty(problem):
 
 @pytest.mark.parametrize(("form", "in_place"), FORMS, ids=IDS)
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_a_form_gives_the_bits_of_stacked_states(count, form, in_place):
+def test_each_form_gives_the_bits_of_stacked_states(count, form, in_place):
     assert_same(lambda d, a: on_reference(d).run(a), some_empty(states(count, 7, seed=count)), form, in_place)
 
 
-def test_a_list_becomes_operands_by_name():
+def test_a_list_of_states_becomes_named_operands():
     o, lse = [torch.zeros(2, 3, 8) for _ in range(3)], [torch.zeros(2, 3) for _ in range(3)]
     args = MergeStatesArgs(states_o=o, states_lse=tuple(lse), o=o[0].clone(), lse=lse[0].clone())
     assert (args.states_o, args.states_lse, args.state_o_3) == (None, None, None)
@@ -68,7 +68,7 @@ def test_a_list_becomes_operands_by_name():
     assert (again.state_o_2, again.o) == (o[2], o[1])
 
 
-def test_a_list_of_another_length_names_what_is_missing_or_too_many():
+def test_a_list_of_a_wrong_length_names_the_missing_or_extra_state():
     descriptor, args = as_form(*states(3, 2), "list", False)
     plan, (o, _) = on_reference(descriptor), descriptor.states_of(args)
     few, many = replace(args, states_o=o[:2], state_o_2=None), replace(args, states_o=[*o, o[0].clone()])
@@ -82,7 +82,7 @@ def test_a_list_of_another_length_names_what_is_missing_or_too_many():
     assert_refused(stacked, args, ArgumentTypeError, "OPF-A002", "states_o", "None")
 
 
-def test_outputs_are_no_operands_in_place_and_state_0_lies_apart():
+def test_an_in_place_merge_has_no_output_operands_and_state_0_may_not_overlap():
     descriptor, args = as_form(*states(3, 2), "list", True)
     plan = on_reference(descriptor)
     more = replace(args, o=torch.zeros(2, 3, 5, dtype=torch.float16))
@@ -93,15 +93,15 @@ def test_outputs_are_no_operands_in_place_and_state_0_lies_apart():
     assert on_reference(read).can_implement(replace(call, state_o_2=call.state_o_0))
 
 
-def test_a_list_is_short():
+def test_a_list_has_at_most_eight_states():
     fields = {"total_num_rows": 2, "num_heads": 1, "head_dim": 8, "dtype": "f16", "states": "list"}
-    for count in (9, 2**31 - 1):  # refused before anything is created for so many states
+    for count in (9, 2**31 - 1):  # the refusal comes before any operand is created
         with pytest.raises(DescriptorError, match=rf"num_states expected at most 8 states in a list, got {count}.*Stack them"):
             MergeStatesDescriptor(num_states=count, **fields)
     assert len(MergeStatesDescriptor(num_states=8, **fields).operands()) == 18
 
 
-def test_a_form_is_a_fact_of_the_sku_and_no_number_of_states_is():
+def test_the_form_is_in_the_sku_and_the_number_of_states_is_not():
     plain = states(2, 3, dim=64)[0]
     ids = set()
     for form, in_place in [("stacked", False), *FORMS]:
@@ -114,7 +114,7 @@ def test_a_form_is_a_fact_of_the_sku_and_no_number_of_states_is():
 
 
 @pytest.mark.parametrize(("form", "in_place"), FORMS, ids=IDS)
-def test_the_measure_of_error_knows_what_was_there_before(form, in_place):
+def test_the_error_check_of_an_in_place_merge_uses_the_states_before_it(form, in_place):
     descriptor, args = as_form(*states(3, 4), form, in_place)
     plan, before = on_reference(descriptor), numerics.snapshot(descriptor, args)
     plan.run(args)
@@ -126,7 +126,7 @@ def test_the_measure_of_error_knows_what_was_there_before(form, in_place):
             numerics.check(descriptor, args, plan.sku)
 
 
-def test_the_measure_of_error_sees_another_state_change():
+def test_the_error_check_detects_a_change_of_another_state():
     descriptor, args = as_form(*states(3, 4), "stacked", True)
     plan, before = on_reference(descriptor), numerics.snapshot(descriptor, args)
     plan.run(args)
@@ -135,7 +135,7 @@ def test_the_measure_of_error_sees_another_state_change():
 
 
 @pytest.mark.parametrize(("form", "in_place"), FORMS, ids=IDS)
-def test_a_cross_check_sees_a_wrong_merge(monkeypatch, tmp_path, form, in_place):
+def test_a_cross_check_detects_a_wrong_merge(monkeypatch, tmp_path, form, in_place):
     monkeypatch.setattr(plans, "_selected", {})
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
@@ -162,14 +162,14 @@ def test_a_cross_check_sees_a_wrong_merge(monkeypatch, tmp_path, form, in_place)
     assert replay_crosscheck(caught.value.dump).worst <= 1
 
 
-# Rows that share a warp and rows with spare lanes, few states and many, a row of more chunks than lanes.
+# Shapes with several rows per warp, with idle lanes, with few and many states, and with more chunks per row than lanes.
 SHAPES = [(128, "bf16"), *(pytest.param(*s, marks=pytest.mark.heavy) for s in ((96, "f16"), (65, "f16"), (256, "f32")))]
 
 
 @emulator.needed
 @pytest.mark.parametrize(("form", "in_place"), FORMS, ids=IDS)
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
-def test_a_kernel_of_a_form_gives_the_bits_of_stacked_states(dim, dtype, form, in_place):
+def test_a_kernel_of_each_form_gives_the_bits_of_stacked_states(dim, dtype, form, in_place):
     for count, rows in ((1, 9), (2, 19), (3, 17), (4, 3), (8, 11)):
         plain = some_empty(states(count, rows, dim=dim, dtype=dtype, seed=rows))
         assert_same(lambda d, a: emulator.subject(d).run(a), plain, form, in_place)
@@ -178,7 +178,7 @@ def test_a_kernel_of_a_form_gives_the_bits_of_stacked_states(dim, dtype, form, i
 @pytest.mark.gpu
 @pytest.mark.parametrize(("form", "in_place"), FORMS, ids=IDS)
 @pytest.mark.parametrize(("dim", "dtype"), [(128, "bf16"), (96, "f16"), (65, "f16"), (256, "f32")])
-def test_on_a_gpu_too(dim, dtype, form, in_place):
+def test_each_form_gives_the_bits_of_stacked_states_on_a_gpu(dim, dtype, form, in_place):
     for count, rows in ((1, 9), (2, 1900), (3, 1700), (4, 300), (8, 1100)):
         descriptor, args = some_empty(states(count, rows, dim=dim, dtype=dtype, seed=rows))
         here = replace(args, **{n: getattr(args, n).cuda() for n in ("states_o", "states_lse", "o", "lse")})

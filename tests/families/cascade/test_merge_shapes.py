@@ -1,4 +1,4 @@
-"""Merges of every shape that packs rows into warps in another way, on the host."""
+"""Merges of shapes that pack rows into warps in different ways, in the emulator."""
 
 import math
 
@@ -11,7 +11,7 @@ from tests import emulator
 
 pytestmark = emulator.needed
 
-# Eight, four, two rows and one row per warp; odd rows; a row of more chunks than lanes.
+# Eight, four, two rows and one row per warp; odd row lengths; more chunks per row than lanes.
 SHAPES = [
     (128, "bf16"),
     (65, "f16"),
@@ -28,7 +28,7 @@ def problem(states, rows, dim, dtype, **more):
 
 
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
-def test_any_number_of_states_and_rows(dim, dtype):
+def test_any_number_of_states_and_rows_keeps_the_error_bound(dim, dtype):
     for states, rows in ((1, 1), (1, 9), (2, 5), (2, 19), (3, 2), (3, 17), (4, 3), (5, 11), (33, 2), (70, 1)):
         subject = problem(states, rows, dim, dtype)
         args = subject.args(states)
@@ -39,7 +39,7 @@ def test_any_number_of_states_and_rows(dim, dtype):
 
 @pytest.mark.parametrize("states", [1, 2, 3])
 def test_empty_states_change_no_bit(states):
-    """Few states are merged by another path than many."""
+    """The kernel has separate code for few and for many states."""
     few, many = problem(states, 9, 128, "bf16"), problem(6, 9, 128, "bf16")
     args, more = few.args(states), many.args(states)
     more.states_lse.fill_(-math.inf)
@@ -50,7 +50,7 @@ def test_empty_states_change_no_bit(states):
 
 
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
-def test_empty_states_are_not_looked_at_and_rows_do_not_mix(dim, dtype):
+def test_the_o_of_empty_states_is_not_read_and_rows_do_not_mix(dim, dtype):
     """A row without states shares a warp with a row of NaN and a row whose only state must be copied unchanged."""
     subject = problem(6, 3, dim, dtype)
     args = subject.args(1)
@@ -69,8 +69,8 @@ def test_empty_states_are_not_looked_at_and_rows_do_not_mix(dim, dtype):
     assert (args.lse[left] == -math.inf).all()
 
 
-def test_all_lanes_have_read_a_row_in_place_before_its_lse_is_written():
-    """A row of two chunks per lane, whose first state is loaded again for the second chunk."""
+def test_an_in_place_merge_writes_lse_after_all_lanes_have_read_the_row():
+    """A lane computes two chunks of the row and loads the first state again for the second chunk."""
     apart, in_place = problem(6, 3, 256, "f32"), problem(6, 3, 256, "f32", in_place=True)
     args = apart.args(2)
     call = MergeStatesArgs(states_o=args.states_o.clone(), states_lse=args.states_lse.clone(), o=None, lse=None)

@@ -1,4 +1,4 @@
-"""Merges with the number of states of each row in an indptr: the numbers of stacked states, none for a row without states."""
+"""Merges whose states per row come from an indptr: they equal merges of stacked states, and a row without states is empty."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ COUNTS = (1, 0, 5, 2, 40, 0, 3)
 
 
 def ragged(counts, *, heads=3, dim=5, dtype="f16", seed=0):
-    """A merge of counts[r] states for row r; three entries in ten are empty and hold NaN."""
+    """A merge of counts[r] states for row r; three of ten entries are empty, with NaN as o."""
     torch.manual_seed(seed)
     entries, rows = sum(counts), len(counts)
     descriptor = MergeStatesDescriptor(
@@ -35,7 +35,7 @@ def ragged(counts, *, heads=3, dim=5, dtype="f16", seed=0):
 
 
 def by_rows(descriptor, args):
-    """o and lse in f64, one row at a time."""
+    """o and lse, computed in f64 one row at a time."""
     o, lse = torch.zeros(args.o.shape, dtype=torch.float64), torch.full(args.lse.shape, -math.inf, dtype=torch.float64)
     indptr = args.states_indptr.clamp(0, descriptor.num_states).tolist()
     for row, (first, stop) in enumerate(pairwise(indptr)):
@@ -49,7 +49,7 @@ def by_rows(descriptor, args):
 
 
 def assert_right(descriptor, args, exact=0.0):
-    """One rounding of o. exact: relative error of the arithmetic before it."""
+    """Asserts that o differs by at most one rounding plus the relative error `exact` of the arithmetic before the rounding."""
     o, lse = by_rows(descriptor, args)
     assert bool((args.o[o == 0] == 0).all())
     rounded = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-22}[descriptor.dtype]
@@ -65,8 +65,8 @@ def test_each_row_merges_its_own_states(dtype):
     assert bool((args.lse[1] == -math.inf).all())
 
 
-def test_ranges_may_be_of_any_states_and_end_with_the_tensor():
-    """Entries out of range select no state; a range that ends before it begins is empty."""
+def test_ranges_of_states_are_clamped_to_the_tensor():
+    """Entries outside the tensor select no state, and a range that ends before it begins is empty."""
     descriptor, args = ragged((3, 4, 2))
     args = replace(args, states_indptr=torch.tensor([-7, 5, 2, 2**31 - 1], dtype=torch.int32))
     on_reference(descriptor).run(args)
@@ -74,7 +74,7 @@ def test_ranges_may_be_of_any_states_and_end_with_the_tensor():
     assert bool((args.lse[1] == -math.inf).all())
 
 
-def test_a_merge_of_ragged_states_is_no_merge_in_place():
+def test_ragged_states_cannot_be_merged_in_place():
     with pytest.raises(DescriptorError, match=r"in_place expected False with states='ragged', got True.*OPF-D"):
         MergeStatesDescriptor(
             num_states=2, total_num_rows=1, num_heads=1, head_dim=8, dtype="f16", states="ragged", in_place=True
@@ -82,7 +82,7 @@ def test_a_merge_of_ragged_states_is_no_merge_in_place():
 
 
 @pytest.mark.parametrize(("values", "error"), [([0, 3, 2, 9], ArgumentError), ([0, 3, 7, 10], IndexDataError)])
-def test_full_validation_refuses_an_indptr_that_falls_or_is_too_large(monkeypatch, values, error):
+def test_validation_level_full_refuses_an_indptr_that_decreases_or_is_too_large(monkeypatch, values, error):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     monkeypatch.setattr(plans, "_selected", {})
     descriptor, args = ragged((3, 4, 2))
@@ -91,7 +91,7 @@ def test_full_validation_refuses_an_indptr_that_falls_or_is_too_large(monkeypatc
         Plan.select(descriptor, Preference(backend="reference")).run(args)
 
 
-def test_the_form_has_an_id_of_its_own_and_others_keep_theirs():
+def test_ragged_states_have_their_own_sku_id():
     descriptor = ragged(COUNTS, dim=64)[0]
     fields = descriptor.model_dump() | {"states": "stacked"}
     ids = [
@@ -102,13 +102,13 @@ def test_the_form_has_an_id_of_its_own_and_others_keep_theirs():
     assert "ragged" not in ids[1]
 
 
-# Eight rows and two rows per warp, rows with spare lanes, a row of more chunks than lanes.
+# Eight rows and two rows per warp, rows with idle lanes, and more chunks per row than lanes.
 SHAPES = [(128, "bf16"), (65, "f16"), *(pytest.param(*s, marks=pytest.mark.heavy) for s in ((8, "f16"), (256, "f32")))]
 
 
 @emulator.needed
 @pytest.mark.parametrize(("dim", "dtype"), SHAPES)
-def test_the_kernel_merges_each_row(dim, dtype):
+def test_the_kernel_merges_the_states_of_each_row(dim, dtype):
     for counts in (COUNTS, (0, 0), (70,), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
         if sum(counts) == 0:
             continue
@@ -120,8 +120,8 @@ def test_the_kernel_merges_each_row(dim, dtype):
 
 
 @emulator.needed
-def test_the_kernel_reads_no_state_out_of_range():
-    """The memory has more states than the call."""
+def test_the_kernel_reads_no_state_outside_its_tensor():
+    """The memory holds more states than the tensor."""
     descriptor, args = ragged((3, 4, 2), dim=128, dtype="bf16")
     indptr = torch.tensor([-7, 5, 2, 12], dtype=torch.int32)
     o, lse = torch.ones(12, 3, 128, dtype=torch.bfloat16), torch.full((12, 3), 9.0)
@@ -133,7 +133,7 @@ def test_the_kernel_reads_no_state_out_of_range():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dim", "dtype"), [(128, "bf16"), (65, "f16"), (256, "f32")])
-def test_on_a_gpu_too(dim, dtype):
+def test_the_kernel_merges_the_states_of_each_row_on_a_gpu(dim, dtype):
     descriptor, args = ragged(COUNTS * 50, dim=dim, dtype=dtype)
     names = ("states_o", "states_lse", "states_indptr", "o", "lse")
     here = replace(args, **{name: getattr(args, name).cuda() for name in names})
@@ -143,7 +143,7 @@ def test_on_a_gpu_too(dim, dtype):
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_rows_that_all_have_no_state_are_empty(rows):
+def test_rows_are_empty_if_no_row_has_a_state(rows):
     sizes = {"num_states": 2, "total_num_rows": rows, "num_heads": 2, "head_dim": 8, "dtype": "f32"}
     descriptor = MergeStatesDescriptor(**sizes, states="ragged")
     args = inputs.make_args(descriptor, seed=1)

@@ -1,4 +1,4 @@
-"""The reference merge against a loop over rows, and against attention over the union of the keys."""
+"""The reference of merge_states against a loop over rows, and against attention over all keys."""
 
 import math
 
@@ -30,20 +30,20 @@ def assert_right(problem):
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_random_merge_is_right(count, dtype):
+def test_a_random_merge_equals_the_loop(count, dtype):
     problem = states(count, 7, dtype=dtype, seed=count)
     problem[1].states_lse[torch.rand(count, 7, 3) < 0.3] = -math.inf
     assert_right(problem)
 
 
-def test_far_apart_states_neither_overflow_nor_vanish():
+def test_states_with_very_different_lse_neither_overflow_nor_become_zero():
     problem = states(3, 2)
     problem[1].states_lse.copy_(torch.tensor([-3e38, 0.0, 3e38])[:, None, None].expand(3, 2, 3))
     assert_right(problem)
     assert torch.equal(problem[1].o, problem[1].states_o[2])
 
 
-def test_merging_only_empty_states_is_empty():
+def test_a_merge_of_empty_states_is_empty():
     descriptor, args = states(4, 3)
     args.states_lse.fill_(-math.inf)
     args.states_o.fill_(math.nan)
@@ -52,7 +52,7 @@ def test_merging_only_empty_states_is_empty():
     assert (args.lse == -math.inf).all()
 
 
-def test_an_empty_state_changes_nothing_whatever_its_o_holds():
+def test_an_empty_state_does_not_change_the_bits_for_any_o():
     descriptor, args = states(1, 4)
     more_descriptor, more = states(2, 4)
     more.states_o.copy_(torch.stack([torch.full_like(args.states_o[0], math.nan), args.states_o[0]]))
@@ -62,7 +62,7 @@ def test_an_empty_state_changes_nothing_whatever_its_o_holds():
     assert torch.equal(args.lse, more.lse)
 
 
-def test_a_nan_state_touches_only_its_row_and_head():
+def test_a_nan_in_a_state_changes_only_its_row_and_head():
     descriptor, args = states(2, 3)
     args.states_o[0, 1, 2, 0] = math.nan
     run((descriptor, args))
@@ -70,13 +70,13 @@ def test_a_nan_state_touches_only_its_row_and_head():
     assert torch.isfinite(args.lse).all()
 
 
-def test_no_rows_is_legal():
+def test_a_merge_without_rows_is_valid():
     _, args = run(states(2, 0))
     assert args.lse.shape == (0, 3)
 
 
-def test_parts_of_a_context_merge_into_the_whole():
-    """Keys 0-3 and 4-8, attended separately and merged, give attention over all nine."""
+def test_merged_parts_of_a_context_equal_attention_over_the_context():
+    """Attention over keys 0-3 and over keys 4-8, merged, equals attention over all nine keys."""
     kv = cache(dtype="f32")
     descriptor, whole = run(prefill([2], [9], causal=False, paged_kv=kv, seed=4))
     tokens = naive.locations(whole, 4)[0]

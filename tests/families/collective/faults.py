@@ -1,4 +1,4 @@
-"""Faults planted in rounds between GPUs and in the sum followed by a norm."""
+"""Faults planted in rounds between GPUs, and in the sum over ranks that is followed by a norm."""
 
 from tests.mutation.mutant import Mutant
 
@@ -12,8 +12,8 @@ _TEAMS = "kernels/sampling/teams.cuh"
 _LIST, _LISTED = "kernels/sampling/list_shard.cuh", "tests/families/collective/test_list_kernel.py"
 
 
-# Halves written by different CTAs conflict only if a peer still reads while another CTA writes: the emulator has no such
-# moment.
+# Stores of different CTAs to the two halves conflict only if a peer still reads while another CTA writes; in the emulator, this
+# never happens.
 _RACE = "a race of two launches, which the emulator does not show"
 
 
@@ -38,7 +38,7 @@ FAULTS = (
         _ROUND,
         "at = cta + thread * static_cast<int>(gridDim.x); at < kMostCtas;",
         "at = cta; at < 1;",
-        "follow_each_other",
+        "consecutive",
         _RACE,
     ),
     _planted(
@@ -46,7 +46,7 @@ FAULTS = (
         _ROUND,
         "static_cast<uint32_t>(epoch % 0xFFFFFFFFu) + 1",
         "static_cast<uint32_t>(epoch)",
-        "long_ago",
+        "same_number",
         "",
         _MERGED,
     ),
@@ -90,7 +90,7 @@ FAULTS = (
         _ROUND,
         "    forget_flagged(from), forget_flagged(from + 1);\n    return",
         "    return",
-        "long_ago",
+        "same_number",
         "",
         _MERGED,
     ),
@@ -99,7 +99,7 @@ FAULTS = (
         _ROUND,
         "    forget_flagged(here), forget_flagged(here + 1);\n",
         "",
-        "long_ago",
+        "same_number",
         "",
         _MERGED,
     ),
@@ -126,7 +126,7 @@ FAULTS = (
         _ROUND,
         "      if (hop + k >= p.world) break;\n",
         "      break;\n",
-        "long_ago",
+        "same_number",
         "",
         _MERGED,
     ),
@@ -172,7 +172,7 @@ FAULTS = (
         _ROUND,
         "if (whole(digest) != p.digest || whole(other) != facts) atomicOr(&shared.odd, 1u << thread);",
         "",
-        "named and lines",
+        "names_a_rank and lines",
         "",
         _MERGED,
     ),
@@ -181,21 +181,21 @@ FAULTS = (
         _ROUND,
         "    while (listens) {\n",
         "    while (false) {\n",
-        "without_rows",
+        "without_valid_rows",
     ),
     _planted(
         "sums of later rows are held where the first is",
         _SUM,
         "(slot / turn * M::kRows + slot % M::kRows) * p.pitch",
         "slot % M::kRows * p.pitch",
-        "wait_for_the_fold",
+        "until_the_fold",
     ),
     _planted(
         "the fold reads its first sums again",
         _SUM,
         "later - later / gridDim.x) * p.pitch;",
         "later) * p.pitch;",
-        "wait_for_the_fold",
+        "until_the_fold",
     ),
     _planted(
         "a rank adds the sinks of the first rank's heads",
@@ -230,7 +230,7 @@ FAULTS = (
         _MERGE,
         "if (!met) return fill();",
         "if (!met) return;",
-        "outputs_say_so",
+        "names_a_rank",
         "",
         _MERGED,
     ),
@@ -294,13 +294,13 @@ FAULTS = (
         "",
         _DRAWN,
     ),
-    _planted("rows of later launches count from the first", _SUM, "counted - p.before", "counted", "not_valid"),
+    _planted("rows of later launches count from the first", _SUM, "counted - p.before", "counted", "num_valid"),
     _planted(
         "entries behind the last token keep what was there",
         _LIST,
         "i < count ? list[i] : 0",
         "list[min(i, max(count - 1, 0))]",
-        "no_numbers",
+        "nan_infinities",
         "",
         _LISTED,
     ),
@@ -309,7 +309,7 @@ FAULTS = (
         _LIST,
         "uint64_t last = ~uint64_t{0};",
         "uint64_t last = cluster.reduce(0, Larger());",
-        "too_many_equal",
+        "more_ties",
         "",
         _LISTED,
     ),
@@ -318,7 +318,7 @@ FAULTS = (
         _LIST,
         "ranked(row.heated(a[j]), token + j) : 0;",
         "ranked(a[j], token + j) : 0;",
-        "any_temperature_of_equal",
+        "equal_logits",
         "",
         _LISTED,
     ),
@@ -327,7 +327,7 @@ FAULTS = (
         _LIST,
         "if (own < last)",
         "if (own <= last)",
-        "too_many_equal",
+        "more_ties",
         "",
         _LISTED,
     ),

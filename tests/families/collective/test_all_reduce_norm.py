@@ -1,4 +1,5 @@
-"""The sum over ranks with residual, norm and quantisation, against numpy by hand and in all transport modes."""
+"""The sum over ranks with residual, norm and quantisation, against an independent computation in numpy and in all transport
+modes."""
 
 import math
 
@@ -18,7 +19,8 @@ ROWS, HIDDEN = 7, 64
 
 
 def parts(world, seed=0, dtype=torch.bfloat16):
-    """x of each rank, and the inputs that all ranks share. Magnitudes are far apart, so that the order of a sum shows."""
+    """x of each rank, and the inputs that all ranks share. The magnitudes differ so much that the result depends on the order
+    of the sum."""
     g = torch.Generator().manual_seed(seed)
     scale = 10.0 ** torch.randint(-3, 4, (world, ROWS, HIDDEN), generator=g)
     x = (torch.randn(world, ROWS, HIDDEN, generator=g) * scale).to(dtype)
@@ -41,7 +43,7 @@ def outputs(d):
 
 
 def call(d, x, residual, weight, num_valid=None, scale=None):
-    """Runs one rank and returns its outputs by name, with residual, which is overwritten."""
+    """Runs one rank and returns its outputs by name, including residual, which the op overwrites."""
 
     def of(group):
         own = None
@@ -68,7 +70,7 @@ def call(d, x, residual, weight, num_valid=None, scale=None):
 
 
 def by_hand(x, residual, weight, eps=1e-6):
-    """(out before its rounding, residual) in numpy: sums in f32 in the order of ranks, one rounding, and a norm in f64."""
+    """(out before its rounding, residual) in numpy: sums in f32 in the order of the ranks, one rounding, and a norm in f64."""
     total = x[0].float().numpy()
     for part in x[1:]:
         total = (total + part.float().numpy()).astype(np.float32)
@@ -103,8 +105,8 @@ def test_one_step_and_two_have_the_bits_of_sums_by_hand(world):
     ],
     ids=["i8", "groups", "plain8", "layer"],
 )
-def test_what_comes_behind_the_sum_has_the_bits_of_a_norm(fields):
-    """A separate norm gets the rounded sum. A residual distributed by rows gives the same as a residual on every rank."""
+def test_the_norm_of_the_sum_has_the_bits_of_a_separate_norm(fields):
+    """The separate norm reads the rounded sum. A residual that is sharded by rows gives the same bits as a replicated one."""
     world = 3
     x, residual, weight = parts(world, 1)
     total = x[0].float()
@@ -134,8 +136,8 @@ def test_what_comes_behind_the_sum_has_the_bits_of_a_norm(fields):
 
 
 @pytest.mark.parametrize("residual", ["none", "replicated", "row_sharded"])
-def test_every_part_but_the_sum_may_be_absent(residual):
-    """Without a norm: the sum in order, the residual added to the rounded sum, and the quotient by the maximum of a row."""
+def test_norm_residual_and_quantisation_are_optional(residual):
+    """Without a norm, the op adds the residual to the rounded sum and divides by the maximum of a row."""
     world = 5
     x, kept, _ = parts(world, 2)
     total = x[0].float()
@@ -159,7 +161,7 @@ def test_every_part_but_the_sum_may_be_absent(residual):
 
 @pytest.mark.parametrize("valid", [0, 4, 7, 99])
 def test_rows_past_num_valid_are_not_written(valid):
-    """With a wrong count, no row is valid, on every rank and in both modes."""
+    """With an invalid count, no row is valid, on every rank and in both modes."""
     world = 2
     x, residual, weight = parts(world, 3)
     count = valid if valid <= ROWS else 0
@@ -177,15 +179,16 @@ def test_rows_past_num_valid_are_not_written(valid):
             assert same([one["residual"][count:], residual[count:]])
 
 
-def test_more_bytes_take_two_steps_and_a_cut_residual_always_does():
-    """At 4 ranks with a replicated residual in bf16, two steps are faster from 1.17 MB on; at 2 ranks never."""
+def test_large_messages_and_sharded_residuals_use_two_steps():
+    """At 4 ranks with a replicated bf16 residual, two steps are faster from 1.17 MB on; at 2 ranks, they never are."""
     row = {"hidden": 8192, "residual": "replicated", "weight": "scale"}
     assert not descriptor(4, total_num_rows=64, **row).two_shot
     assert descriptor(4, total_num_rows=80, **row).two_shot
     assert not descriptor(2, total_num_rows=4096, **row).two_shot
     assert descriptor(2, residual="row_sharded").two_shot
     assert not descriptor(1, residual="row_sharded", total_num_rows=4096).two_shot
-    # in two steps 20 rows are sent, then 20 results of out and residual, each in two halves for each rank with a header line
+    # The first of two steps sends 20 rows, the second 20 results of out and of residual. Both have two halves per rank with a
+    # header line.
     assert descriptor(4, total_num_rows=80, **row).symmetric_size == 2 * 4 * (20 * 16384 + 128 + 40 * 16384 + 128)
     assert descriptor(4, total_num_rows=64, **row).symmetric_size == 2 * 4 * (64 * 16384 + 128)
 
@@ -203,13 +206,13 @@ def test_more_bytes_take_two_steps_and_a_cut_residual_always_does():
         ({"eps": -1.0}, "eps"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields, match):
+def test_contradictory_fields_are_refused(fields, match):
     with pytest.raises(DescriptorError, match=match):
         descriptor(2, **fields)
 
 
-def test_a_failure_leaves_no_number_in_any_output():
-    """Integers hold the fill value of the group, their scales NaN."""
+def test_after_a_failure_no_output_contains_a_valid_number():
+    """Integer outputs contain the fill value of the group, and their scales contain NaN."""
 
     class Broken:
         name, rank, world, fill_id = "broken", 0, 2, 5

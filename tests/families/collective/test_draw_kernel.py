@@ -1,4 +1,4 @@
-"""The draw from the lists of all ranks, emulated: the token equals that of one rank, whatever the filters, ties and shards."""
+"""The emulated draw from the lists of all ranks: the token equals the token of one rank, for all filters, ties and shards."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def descriptor(world, **fields):
 
 
 def lists(d, logits, values):
-    """The list of each rank: adjusted logits of its first tokens, and their columns."""
+    """The list of each rank: the adjusted logits of its first tokens in the order, and their columns."""
     found = []
     for rank in range(d.world):
         own = logits[:, rank * d.shard : (rank + 1) * d.shard]
@@ -45,7 +45,7 @@ def drawn(d, sent, values, **more):
 
 
 @pytest.mark.parametrize("case", FILTERS)
-def test_a_token_is_that_of_one_rank(case):
+def test_the_token_equals_the_token_of_one_rank(case):
     for world in (2, 3, 5):
         d = descriptor(world, **FILTERS[case])
         assert sample_across.draws(d)
@@ -68,7 +68,7 @@ def test_rows_past_num_valid_are_not_written():
 
 
 def test_a_negative_zero_in_a_list_ties_with_zero():
-    """The lower id has -0, and comes first."""
+    """The lower id has -0 and must come first."""
     d, values = descriptor(2, **FILTERS["count"]), problem()[1]
     logits = torch.full((ROWS, VOCAB), -1.0)
     logits[:, [3, VOCAB - 1]] = 0.0
@@ -79,8 +79,8 @@ def test_a_negative_zero_in_a_list_ties_with_zero():
     assert drawn(d, sent, values)[0].tolist() == [3] * ROWS
 
 
-def test_lists_that_failed_have_no_token():
-    """After a failed round all received values are NaN."""
+def test_a_failed_round_gives_no_token():
+    """After a failed round, all received values are NaN."""
     values, d = problem()[1], descriptor(3, **FILTERS["all"])
     sent = [torch.full((2, ROWS, d.listed), -1, dtype=torch.int32).view(torch.float32) for _ in range(3)]
     token, valid = drawn(d, sent, values)
@@ -88,7 +88,7 @@ def test_lists_that_failed_have_no_token():
     assert (valid == 0).all()
 
 
-def test_a_call_without_such_lists_is_not_drawn_by_the_kernel():
+def test_the_kernel_does_not_draw_without_lists_of_all_ranks():
     assert not sample_across.draws(descriptor(2))
     assert not sample_across.draws(descriptor(1, **FILTERS["all"]))
     assert not sample_across.draws(descriptor(2, top_k=True, max_top_k=129))

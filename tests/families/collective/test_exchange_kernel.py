@@ -1,4 +1,5 @@
-"""A plain round of bytes, emulated: in both formats every rank gets the bytes of all, and an error names a missing rank."""
+"""The emulated exchange of bytes: in both formats every rank receives the bytes of all ranks, and an error names a missing
+rank."""
 
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ WAYS = [pytest.param(0, id="bulk"), pytest.param(1, id="lines")]
 
 
 def parts(rank, world, size, each):
-    """The bytes that a rank sends, equal for all ranks or not; some look like flags of early rounds."""
+    """The bytes that a rank sends, equal or different for each receiver; some bytes look like flags of earlier rounds."""
     g = torch.Generator().manual_seed(rank)
     made = torch.randint(0, 256, (world if each else 1, size), generator=g, dtype=torch.uint8)
     made[:, 4:8] = torch.tensor([2, 0, 0, 0], dtype=torch.uint8)
@@ -36,8 +37,8 @@ def swap(group, sent, flagged, facts=None):
 @pytest.mark.parametrize("flagged", WAYS)
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("world", [2, 3, 7])
-def test_every_rank_has_the_bytes_of_all(world, each, flagged):
-    """Consecutive calls, the second with fewer bytes: no bytes of the first are taken for its data."""
+def test_every_rank_receives_the_bytes_of_all_ranks(world, each, flagged):
+    """The second of three consecutive calls sends fewer bytes, so bytes of the first call would be noticed in its result."""
     sizes = (16 * 700, 16 * 5, 16)
 
     def calls(group):
@@ -51,7 +52,7 @@ def test_every_rank_has_the_bytes_of_all(world, each, flagged):
 
 @pytest.mark.parametrize("flagged", WAYS)
 @pytest.mark.parametrize(("act", "told"), [("stays away", (0b10, 0)), ("other plan", (0, 0b10)), ("other facts", (0, 0b10))])
-def test_a_rank_that_does_not_come_or_differs_is_named_and_results_say_so(act, told, flagged):
+def test_an_error_names_a_rank_that_is_missing_or_has_another_plan(act, told, flagged):
     def call(group):
         odd = group.rank == 1
         if odd and act == "stays away":
@@ -66,7 +67,7 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_results_say_so(act, t
 
 
 def links_of(world, monkeypatch):
-    """The link of each rank of a group, whose arenas are memory of this process."""
+    """The link of each rank of a group; the arenas are memory of this process."""
     arenas, made = SimpleNamespace(buffer_ptrs=[]), []
     monkeypatch.setattr(symmetric, "empty", lambda *given, **more: torch.empty(*given, **more))
     monkeypatch.setattr(symmetric, "rendezvous", lambda arena, name: (arenas.buffer_ptrs.append(arena.data_ptr()), arenas)[1])
@@ -80,8 +81,8 @@ def links_of(world, monkeypatch):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_link_of_a_group_gathers_and_swaps(world, monkeypatch):
-    """Parts are no whole lines. A part says from whom and to whom it goes."""
+def test_the_link_of_a_group_gathers_and_exchanges_parts(world, monkeypatch):
+    """The sizes are not multiples of a line. The content of a part encodes its sender and its receiver."""
     links = links_of(world, monkeypatch)
     part = lambda source, to: torch.arange(5) + 100 * source + 10 * to  # noqa: E731
     ranks = range(world)

@@ -1,4 +1,4 @@
-"""The rounds that the benchmark of links times, emulated: pieces that came wrong are counted, and no others."""
+"""The rounds that the benchmark of links times, in the emulator: they count exactly the pieces with wrong content."""
 
 import pytest
 import torch
@@ -20,11 +20,11 @@ def wrong_of(group, probe, size, ctas=1):
 
 
 @pytest.mark.parametrize("probe", ROUNDS)
-def test_every_piece_of_a_peer_comes(probe):
+def test_every_piece_of_a_peer_arrives(probe):
     found = on_peers(2, 1 << 10, lambda group: [wrong_of(group, probe, 16 * 7, ctas=2) for _ in range(2)], flagged=1 << 10)
     assert found == [[([0, 0, 0], (0, 0))] * 2] * 2
 
 
-def test_a_piece_that_no_peer_sends_is_wrong_in_each_round():
+def test_a_piece_that_no_peer_sends_is_counted_as_wrong_in_each_round():
     found = on_peers(2, 1 << 10, lambda group: wrong_of(group, "places", 16 * (5, 3)[group.rank]))
     assert found == [([2 * TIMES, 0, 0], (0, 0)), ([0, 0, 0], (0, 0))]

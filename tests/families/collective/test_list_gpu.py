@@ -1,4 +1,4 @@
-"""Lists of shards and the draw from them on one GPU: the token equals that of `sample` on the whole row."""
+"""The lists of shards and the draw from them on one GPU: the token equals that of `sample` on the whole row."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ CONTROLS = {"temperature": True, "top_k": True, "max_top_k": 64, "top_p": True, 
 def problem(rows, vocab, dtype):
     g = torch.Generator().manual_seed(rows)
     logits = torch.randn(rows, vocab, generator=g) * torch.linspace(0.3, 5, rows)[:, None]
-    logits[: rows // 4] = (logits[: rows // 4] * 2).round() / 2  # many are equal
+    logits[: rows // 4] = (logits[: rows // 4] * 2).round() / 2  # this row has many ties
     values = {
         "temperature": torch.rand(rows, generator=g) * (torch.rand(rows, generator=g) > 0.2),
         "top_k": torch.randint(-1, 60, (rows,), generator=g, dtype=torch.int32),
@@ -30,7 +30,7 @@ def problem(rows, vocab, dtype):
 @pytest.mark.parametrize("world", [2, 4, 8])
 @pytest.mark.parametrize("rows", [1, 7, 64, 300])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_a_token_is_that_of_one_rank(dtype, rows, world):
+def test_the_token_equals_the_token_of_one_rank(dtype, rows, world):
     vocab, target = 32003, Target.current()
     shard = -(-vocab // world)
     logits, values = problem(rows, vocab, {"f32": torch.float32, "bf16": torch.bfloat16}[dtype])

@@ -1,4 +1,4 @@
-"""The first tokens of a shard by one kernel, emulated: adjusted logits and columns equal those of a sort in f64 by hand."""
+"""The emulated kernel that lists the first tokens of a shard: adjusted logits and columns equal those of a sort in f64."""
 
 import math
 
@@ -24,7 +24,7 @@ def descriptor(rows, shard, vocab=None, **fields):
 
 
 def listed(d, logits, temperature=None, num_valid=None):
-    """Lists from the kernel: values and columns; 77 where nothing is written."""
+    """The values and columns of the kernel's lists; elements that the kernel does not write are 77."""
     module, held = tvm_ffi.load_module(str(emulator.library_of(sample_across.list_spec(d, TARGET)))), []
     own = torch.full((2, d.total_num_rows, d.listed), 77.0)
     args = SampleAcrossArgs(
@@ -36,7 +36,8 @@ def listed(d, logits, temperature=None, num_valid=None):
 
 
 def by_hand(row, k, temperature=1.0):
-    """(value, column) of the first k of a row: larger first, then the lower column. A division is rounded to f32 once."""
+    """(value, column) of the first k tokens of a row, larger values and then lower columns first. The division by the
+    temperature is rounded to f32 once."""
     found = []
     for column, logit in enumerate(row.double().tolist()):
         if math.isnan(logit) or logit == -math.inf:
@@ -65,21 +66,21 @@ def drawn(rows, columns, dtype, seed=0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shard", [1003, 20000])
-def test_lists_are_those_of_a_sort(dtype, shard):
+def test_lists_equal_those_of_a_sort(dtype, shard):
     d = descriptor(5, shard, dtype=dtype, temperature=False)
     logits = drawn(5, shard, dtype)
     hold(d, logits, listed(d, logits))
 
 
 @pytest.mark.parametrize("k", [1, 7, 128])
-def test_a_temperature_divides_and_zero_is_greedy(k):
+def test_logits_are_divided_by_the_temperature_and_zero_is_greedy(k):
     d = descriptor(4, 9000, max_top_k=k)
     logits, temperature = drawn(4, 9000, "f32", 1), torch.tensor([0.7, 0.0, 3.0, 1e-30])
     hold(d, logits, listed(d, logits, temperature), temperature)
 
 
-def test_logits_that_are_no_numbers_and_padding():
-    """Padding of the last shard is larger than all tokens, and not listed."""
+def test_nan_infinities_and_padding_are_listed_correctly():
+    """The padding of the last shard is larger than all logits and must not be listed."""
     d = descriptor(6, 1003, 1000, temperature=False)
     logits = drawn(6, 1003, "f32", 2)
     logits[:, 1000:] = 99.0
@@ -91,8 +92,8 @@ def test_logits_that_are_no_numbers_and_padding():
 
 
 @pytest.mark.parametrize("equal", [600, 20000])
-def test_too_many_equal_tokens_for_a_list(equal):
-    """Rows with many ties are listed one token after another; other rows of the cluster keep their lists."""
+def test_rows_with_more_ties_than_the_list_has_entries(equal):
+    """The kernel lists rows with many ties one token after another; the other rows of the cluster keep their lists."""
     d = descriptor(9, 20000, temperature=False)
     logits = drawn(9, 20000, "f32", 3)
     for i in (1, 2, 8):
@@ -101,13 +102,13 @@ def test_too_many_equal_tokens_for_a_list(equal):
     hold(d, logits, listed(d, logits))
 
 
-def test_any_temperature_of_equal_tokens():
+def test_a_row_of_equal_logits_is_listed_at_any_temperature():
     d = descriptor(2, 20000)
     logits, temperature = torch.full((2, 20000), 3.0), torch.tensor([0.7, 0.0])
     hold(d, logits, listed(d, logits, temperature), temperature)
 
 
-def test_rows_apart_of_any_alignment():
+def test_rows_with_a_stride_and_any_alignment_are_listed():
     d = descriptor(3, 8197, dtype="bf16", temperature=False)
     logits = drawn(3, 9001, "bf16", 4)[:, 3 : 3 + 8197]
     hold(d, logits, listed(d, logits))
@@ -129,10 +130,10 @@ def test_a_row_has_its_bits_in_any_batch():
         assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, whole, strict=True))
 
 
-def test_torch_draws_the_same_tokens_from_these_lists():
+def test_the_draw_by_torch_from_these_lists_gives_the_same_tokens():
     d = descriptor(6, 1003, 1000)
     logits = drawn(6, 1003, "f32", 7)
-    logits[4] = (logits[4] * 4).round() / 4  # many are equal
+    logits[4] = (logits[4] * 4).round() / 4  # this row has many ties
     heat, found = torch.tensor([0.7] * 5 + [0.0]), []
 
     def lists(d, args):
@@ -151,7 +152,7 @@ def test_torch_draws_the_same_tokens_from_these_lists():
 
 
 class Emulated:
-    """A module of the emulator that replaces a compiled one: host tensors are passed as GPU tensors."""
+    """An emulator module in place of a compiled one: host tensors are passed as GPU tensors."""
 
     def __init__(self, spec):
         self.module = tvm_ffi.load_module(str(emulator.library_of(spec)))
@@ -163,7 +164,7 @@ class Emulated:
 
 @pytest.fixture
 def _by_emulator(monkeypatch):
-    """Kernels run in the emulator; uninitialised memory holds NaN, whose bits are not a valid column."""
+    """Kernels run in the emulator; uninitialised memory contains NaN, whose bits are not a valid column."""
     monkeypatch.setattr(sample_across.sum_fold, "module_of", lambda spec, allow_build, label: Emulated(spec))
     torch.use_deterministic_algorithms(True)
     yield
@@ -171,8 +172,8 @@ def _by_emulator(monkeypatch):
 
 
 @pytest.mark.usefixtures("_by_emulator")
-def test_rows_past_num_valid_have_columns_of_the_shard():
-    """On a GPU torch looks up columns, also for rows that it does not store."""
+def test_columns_of_rows_past_num_valid_are_in_the_shard():
+    """On a GPU, torch looks up the columns of all rows, including those that it does not store."""
     d = descriptor(5, 1003, temperature=False, num_valid=True)
     args = SampleAcrossArgs(
         logits=drawn(5, 1003, "f32", 8), num_valid=torch.tensor([2], dtype=torch.int32), seed=None, offset=None, token=None,
@@ -195,7 +196,7 @@ def test_a_rank_lists_its_own_tokens_and_no_padding():
     whole, sent = drawn(4, 2500, "f32", 9), []
     run = sample_across.drawer(d, TARGET, True, "", lambda d, args, own: sent.append(own) or [own] * 3)
     for rank in range(3):
-        logits = torch.full((4, 900), 99.0)  # padding is larger than all tokens
+        logits = torch.full((4, 900), 99.0)  # the padding is larger than all logits
         part = whole[:, rank * 900 : (rank + 1) * 900]
         logits[:, : part.shape[1]] = part
         run(d, SampleAcrossArgs(

@@ -1,6 +1,5 @@
-"""The merge of states over ranks in one launch, emulated: every rank is a thread, and stores to peers arrive as late as
-allowed.
-"""
+"""The emulated merge of states over ranks in one launch: every rank is a thread, and stores to peers arrive as late as the
+memory model allows."""
 
 import math
 import threading
@@ -29,7 +28,7 @@ def descriptor(**fields):
 
 
 def states(d, rank):
-    """(o, lse) of a rank. One state of each rank is empty, and its o is NaN; row 0 has no state at all."""
+    """(o, lse) of a rank. One state of each rank is empty, with NaN as o; row 0 has no state on any rank."""
     g = torch.Generator().manual_seed(rank)
     shape = (d.states, d.total_num_rows, d.num_heads)
     o, lse = torch.randn(*shape, d.head_dim, generator=g).to(KINDS[d.dtype]), torch.randn(shape, generator=g) * 4
@@ -39,7 +38,7 @@ def states(d, rank):
 
 
 def sinks_of(d):
-    """A sink that outweighs all states, one without weight, and others of ordinary size."""
+    """A sink that outweighs all states, a sink of weight zero, and sinks of ordinary size."""
     if not d.sinks:
         return None
     sinks = torch.randn(d.num_heads, generator=torch.Generator().manual_seed(99)) * 4
@@ -61,13 +60,13 @@ def own_heads(d, rank):
 
 
 def in_order(d, rank, given=None):
-    """The states of all ranks for the heads that a rank keeps, in the order of the merge."""
+    """The states of all ranks for the heads that this rank keeps, in the order of the merge."""
     found = given or [states(d, r) for r in range(d.world)]
     return [torch.stack([one[i] for one in found], 1).flatten(0, 1)[:, :, own_heads(d, rank)].contiguous() for i in range(2)]
 
 
 def by_hand(d, rank, given=None):
-    """o and lse in f64."""
+    """The merged o and lse in f64."""
     o, lse = (one.double() for one in in_order(d, rank, given))
     sinks = sinks_of(d)
     total = lse.logsumexp(0)
@@ -122,7 +121,7 @@ def test_every_rank_has_the_bits_of_one_gpu(case, flagged, monkeypatch):
         assert torch.equal(lse, lse_alone)
 
 
-def test_states_that_do_not_fit_in_shared_memory_come_in_places(monkeypatch):
+def test_states_that_exceed_shared_memory_are_kept_in_global_memory(monkeypatch):
     d, words = descriptor(total_num_rows=3), []
     monkeypatch.setattr(merge_across, "MOST_HELD", 200)
 
@@ -134,12 +133,12 @@ def test_states_that_do_not_fit_in_shared_memory_come_in_places(monkeypatch):
 
     for rank, (o, _) in enumerate(on_peers(2, 1 << 14, call, flagged=1 << 18)):
         assert torch.allclose(o.double(), by_hand(d, rank)[0], rtol=0.01, atol=0.01)
-    assert words == [(0, 9, 0)] * 2  # not flagged, CTAs, bytes of held states
+    assert words == [(0, 9, 0)] * 2  # (format without flags, number of CTAs, bytes of states in shared memory)
 
 
 @pytest.mark.parametrize("flagged", WAYS)
-def test_calls_follow_each_other_beside_the_end_of_32_bits_in_several_launches(flagged):
-    """Calls of both formats alternate; rows that do not fit one launch take further launches."""
+def test_consecutive_calls_give_right_results_across_the_wrap_of_the_round_number(flagged):
+    """Calls of both formats alternate; rows that do not fit in one launch take further launches."""
     d, small = descriptor(), descriptor(total_num_rows=1)
 
     def calls(group):
@@ -154,11 +153,11 @@ def test_calls_follow_each_other_beside_the_end_of_32_bits_in_several_launches(f
 
 
 @pytest.mark.parametrize("flagged", WAYS)
-def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
+def test_statistics_count_bytes_waiting_time_and_the_last_rank(flagged):
     d, started = descriptor(world=3), threading.Barrier(3)
 
     def calls(group):
-        MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))  # loaded before the last rank waits
+        MODULES.of(group.rank, merge_across.jit_spec(d, TARGET))  # build the module before the ranks start to wait
         given = states(d, group.rank)
         started.wait(60)
         if group.rank == 2:
@@ -169,15 +168,16 @@ def test_bytes_and_waits_are_counted_and_who_comes_last(flagged):
     sizes = d.total_num_rows * d.kept_heads * (d.head_dim * 2 + 4)
     for rank, (sent, waited, last) in enumerate(on_peers(3, 1 << 14, calls, flagged=flagged)):
         assert sent == 2 * sizes
-        if rank < 2 and not flagged:  # emulated threads wait one after the other, and the first thread waits for lines here
+        # emulated threads wait one after the other; with flags, the first thread waits for lines here
+        if rank < 2 and not flagged:
             assert waited[2] > 1e8 > 5e7 > waited[rank] == 0
             assert last == [0, 0, 1]
 
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("flagged", WAYS)
-def test_flags_of_long_ago_are_no_arrivals(flagged, world):
-    """Two calls with the same flags and half, 2 * (2^32 - 1) rounds apart, and one at 2^32; a rank is late for both."""
+def test_flags_of_a_round_with_the_same_number_are_not_taken_as_arrivals(flagged, world):
+    """Two calls with the same flags and half, 2 * (2^32 - 1) rounds apart, and a call at 2^32; one rank is late for both."""
     d, starts = descriptor(world=world), (10, 10 + 2 * (2**32 - 1), 2**32 - 1)
 
     def calls(group):
@@ -197,14 +197,14 @@ def test_flags_of_long_ago_are_no_arrivals(flagged, world):
 
 @pytest.mark.parametrize("flagged", WAYS)
 @pytest.mark.parametrize(("act", "told"), [("stays away", (0b10, 0)), ("other plan", (0, 0b10))])
-def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(act, told, flagged):
+def test_an_error_names_a_rank_that_is_missing_or_has_another_plan(act, told, flagged):
     d = descriptor()
 
     def call(group):
         if group.rank == 1 and act == "stays away":
             return None
         found = []
-        for first in (True, False):  # the second call would otherwise be valid
+        for first in (True, False):  # only the first call differs; the second would be valid by itself
             group.link.digest = 8 if group.rank == 1 and first and act == "other plan" else 7
             found.append(run(d, group, *states(d, group.rank)))
         return found, group.link.failed
@@ -216,7 +216,7 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(act, t
         assert lse.isnan().all()
 
 
-def test_what_the_kernel_does_not_do_is_declined():
+def test_unsupported_problems_are_declined():
     assert not list(merge_across.declines(descriptor(), TARGET))
     for fields in ({"world": 9, "num_heads": 9}, {"exchange_dtype": "f32"}, {"head_dim": 68}):
         assert list(merge_across.declines(descriptor(**fields), TARGET)), fields

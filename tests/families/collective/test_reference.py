@@ -1,4 +1,4 @@
-"""Ops over several ranks against plain torch on one process, for several numbers of ranks."""
+"""Ops over several ranks against plain torch in one process, for several numbers of ranks."""
 
 import math
 
@@ -43,7 +43,7 @@ def run(descriptor, x, group, out_rows):
 
 
 def in_order(parts):
-    """The sum in the order of ranks, one f32 addition at a time, rounded once."""
+    """The sum in the order of the ranks, one f32 addition at a time, rounded once."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part.float()
@@ -85,7 +85,7 @@ def test_plain_collectives_are_those_of_a_list(world):
 
 
 def attention(q, k, v, keys):
-    """o and lse of one query row per head over some of the keys, in f64."""
+    """o and lse of one query row per head over the given keys, in f64."""
     if not len(keys):
         return torch.full((q.shape[0], v.shape[2]), math.nan, dtype=torch.float64), torch.full((q.shape[0],), -math.inf)
     scores = torch.einsum("hd,khd->hk", q, k[keys])
@@ -93,7 +93,7 @@ def attention(q, k, v, keys):
 
 
 def partials(q, k, v, shares):
-    """o_part [states, 1, heads, dim] and lse_part of the given shares of keys."""
+    """o_part [states, 1, heads, dim] and lse_part for the given subsets of the keys."""
     o, lse = zip(*(attention(q, k, v, keys) for keys in shares), strict=True)
     return torch.stack(o)[:, None].float(), torch.stack(lse)[:, None].float()
 
@@ -105,8 +105,8 @@ def problem(seed=0, tokens=97, heads=8, dim=16):
 
 @pytest.mark.parametrize("scatter", ["none", "heads"])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
-def test_a_merge_is_attention_over_all_keys(world, scatter):
-    """Rank 0 has no key if there are several ranks, and its o is NaN; a sink is counted once."""
+def test_the_merge_over_ranks_equals_attention_over_all_keys(world, scatter):
+    """With several ranks, rank 0 has no keys and its o is NaN; a sink is counted once."""
     q, k, v = problem()
     owner = torch.arange(97) % max(1, world - 1) + (world > 1)
     sinks = torch.linspace(-1, 1, 8)
@@ -130,9 +130,8 @@ def test_a_merge_is_attention_over_all_keys(world, scatter):
 
 
 def test_merges_have_the_bits_of_one_rank():
-    """Chunks of 8 keys, distributed round-robin over ranks, one state each: the number of ranks changes no bit, in either
-    exchange type.
-    """
+    """Chunks of 8 keys, one state per chunk, are distributed round-robin over the ranks: the bits do not depend on the number
+    of ranks, in either exchange dtype."""
     q, k, v = problem(1, 77)
     chunks = [torch.arange(first, min(77, first + 8)) for first in range(0, 77, 8)]
     for exchange in (None, "bf16"):
@@ -157,7 +156,7 @@ def test_merges_have_the_bits_of_one_rank():
         assert not found[0].isnan().any()
 
 
-def test_a_row_that_no_rank_has_keys_for_is_zero():
+def test_a_row_without_keys_on_any_rank_is_zero():
     d = MergeAcrossDescriptor(world=2, total_num_rows=1, num_heads=2, head_dim=4, dtype="bf16")
 
     def call(group):
@@ -181,7 +180,7 @@ def logprobs(world, logits, label, loss, tile):
     )
 
     def call(group):
-        own = torch.full((len(logits), shard), math.nan)  # padding is never read
+        own = torch.full((len(logits), shard), math.nan)  # The op must not read the padding.
         part = logits[:, group.rank * shard : (group.rank + 1) * shard]
         own[:, : part.shape[1]] = part
         args = LogprobAcrossArgs(
@@ -206,7 +205,7 @@ def test_logprobs_have_the_bits_of_one_rank():
     torch.testing.assert_close(found[0][1].double(), logits.double().logsumexp(1), rtol=2**-23, atol=1e-12)
 
 
-def test_cross_entropy_is_that_of_torch():
+def test_cross_entropy_equals_torch():
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(2))
     target = torch.tensor([3, 49, -100, 0, 25], dtype=torch.int32)
     want = torch.nn.functional.cross_entropy(logits.double(), target.long(), reduction="none")
@@ -227,12 +226,12 @@ def test_cross_entropy_is_that_of_torch():
         (LogprobAcrossDescriptor, {"world": 3, "total_num_rows": 1, "vocab": 10, "shard": 5, "dtype": "f32"}, "shard"),
     ],
 )
-def test_what_makes_no_sense_is_refused(kind, fields, match):
+def test_contradictory_fields_are_refused(kind, fields, match):
     with pytest.raises(DescriptorError, match=match):
         kind(**fields)
 
 
-def test_a_call_needs_a_group_of_the_size_of_its_plan():
+def test_a_call_needs_a_group_of_the_world_size_of_its_plan():
     d = CollectiveDescriptor(world=2, kind="all_reduce", counts=(1, 1), width=4, dtype="f32")
     args = CollectiveArgs(x=torch.zeros(2, 4), out=torch.ones(2, 4))
     plan = Plan.select(d)

@@ -1,4 +1,4 @@
-"""Draws over a sharded vocabulary: the token equals that of one rank, whatever the filters, ties and shards."""
+"""Draws over a sharded vocabulary: the token equals the token of one rank, for all filters, ties and shards."""
 
 import math
 
@@ -28,7 +28,8 @@ FILTERS = (
 
 
 def problem(seed=0):
-    """Logits with ties, NaN, infinities and -0; a row without a candidate, and a row whose candidates are all on one rank."""
+    """Logits with ties, NaN, infinities and -0. One row has no candidate tokens, and one row has all its candidate tokens on
+    one rank."""
     g = torch.Generator().manual_seed(seed)
     logits = torch.randn(ROWS, VOCAB, generator=g) * torch.linspace(0.1, 6, ROWS)[:, None]
     logits[::3] = (logits[::3] * 2).round() / 2
@@ -42,7 +43,7 @@ def problem(seed=0):
         "seed": torch.randint(-(2**62), 2**62, (ROWS,), generator=g),
         "offset": torch.arange(ROWS),
     }
-    values["top_k"][7], values["top_p"][7] = 13, 0.5  # of 203 equal logits, the lowest ids are kept
+    values["top_k"][7], values["top_p"][7] = 13, 0.5  # the filters keep the lowest ids of 203 equal logits
     values["temperature"][7] = 1.0
     return logits, values
 
@@ -54,7 +55,7 @@ def given(d, values):
 
 
 def at_once(logits, values, fields):
-    """The tokens of the op on one rank, and their validity."""
+    """The tokens of `sample` on one rank, and their validity."""
     d = SampleDescriptor(total_num_rows=ROWS, vocab=VOCAB, **fields)
     args = SampleArgs(logits=logits, token=torch.zeros(ROWS, dtype=torch.int32), valid=torch.zeros(ROWS, dtype=torch.uint8),
                       **given(d, values))  # fmt: skip
@@ -67,7 +68,7 @@ def across(world, logits, values, fields, made=None):
     d = SampleAcrossDescriptor(world=world, total_num_rows=ROWS, vocab=VOCAB, shard=shard, **fields)
 
     def call(group):
-        own = torch.full((ROWS, shard), math.inf)  # padding is never read
+        own = torch.full((ROWS, shard), math.inf)  # The op must not read the padding.
         part = logits[:, group.rank * shard : (group.rank + 1) * shard]
         own[:, : part.shape[1]] = part
         args = SampleAcrossArgs(
@@ -93,10 +94,9 @@ def test_a_token_is_that_of_one_rank(fields):
                 assert same([got[1], valid])
 
 
-def test_of_equal_logits_the_lowest_ids_are_kept():
-    """203 equal logits, of which 13 are kept, or the 102 that have half of the mass: checked by the rule, not by another
-    program.
-    """
+def test_the_filters_keep_the_lowest_ids_of_equal_logits():
+    """The filters keep 13 of 203 equal logits, or the 102 that have half of the mass. The test derives the ids from the rule,
+    not from another implementation."""
     values = problem()[1] | {
         "temperature": torch.ones(ROWS),
         "top_k": torch.full((ROWS,), 13, dtype=torch.int32),
@@ -108,8 +108,8 @@ def test_of_equal_logits_the_lowest_ids_are_kept():
             assert len(tokens.unique()) > min(kept - 3, 12)
 
 
-def test_a_list_is_one_exchange_and_logits_never_travel(monkeypatch):
-    """Bytes to each other rank: 16 per row without filters, 8 per listed token, else at most eight times 256 sums."""
+def test_a_list_needs_one_exchange_and_no_rank_sends_its_logits(monkeypatch):
+    """Bytes sent to each other rank: 16 per row without filters, 8 per listed token, otherwise at most eight times 256 sums."""
     rounds = []
     plain = LocalGroup.exchange
 
@@ -145,7 +145,7 @@ def test_rows_past_num_valid_are_not_written():
             assert (valid[real:] == 7).all()
 
 
-def test_words_of_some_tokens_are_those_of_all():
+def test_random_words_of_a_range_of_tokens_equal_those_of_the_whole_row():
     seed, offset = torch.tensor([5, -(2**40)]), torch.tensor([2**33, 7])
     whole = words(seed, offset, 3, 41)
     assert same([words(seed, offset, 3, 10, 27), whole[:, 27:37].clone()])
@@ -157,14 +157,14 @@ def test_words_of_some_tokens_are_those_of_all():
     ("fields", "match"),
     [({"world": 3, "shard": 5}, "shard"), ({"shard": 9}, "shard"), ({"max_top_k": 4}, "max_top_k"), ({"stream": -1}, "stream")],
 )
-def test_what_makes_no_sense_is_refused(fields, match):
+def test_contradictory_fields_are_refused(fields, match):
     with pytest.raises(DescriptorError, match=match):
         SampleAcrossDescriptor(**({"world": 1, "total_num_rows": 1, "vocab": 10, "shard": 10} | fields))
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_a_draw_by_torch_between_gpus_is_the_largest_logit_at_temperature_0(world):
-    """The launcher for GPUs, where no kernel lists tokens: of a problem without filters."""
+def test_the_torch_draw_between_gpus_gives_the_largest_logit_at_temperature_0(world):
+    """This launcher for GPUs draws for problems without filters, for which no kernel lists tokens."""
     d = SampleAcrossDescriptor(world=world, total_num_rows=3, vocab=10, shard=10 // world)
     logits = torch.tensor([[0.0, 9, 1, 2, 3, 4, 5, 6, 7, 8], [1, 0, 0, 0, 0, 0, 0, 2, 0, 0], [0, 0, 0, 0, 3, 1, 1, 1, 1, 1]])
     launcher = collective._sample_launcher(d, Target.parse("sm_90a"), None, False)

@@ -1,6 +1,5 @@
-"""The sum over ranks and its norm in one launch, emulated: every rank is a thread, and stores to peers arrive as late as
-allowed.
-"""
+"""The emulated sum over ranks and its norm in one launch: every rank is a thread, and stores to peers arrive as late as the
+memory model allows."""
 
 import math
 
@@ -26,7 +25,7 @@ def descriptor(world=2, rows=7, hidden=64, **fields):
 
 
 def parts(d, seed=0):
-    """x of each rank, residual and weight. Magnitudes are far apart, so that the order of a sum shows."""
+    """x of each rank, residual and weight. The magnitudes differ so much that the result depends on the order of the sum."""
     g, dtype = torch.Generator().manual_seed(seed), KINDS[d.dtype]
     rows, hidden = d.total_num_rows, d.hidden
     scale = 10.0 ** torch.randint(-2, 3, (d.world, rows, hidden), generator=g)
@@ -63,7 +62,7 @@ def run(d, group, args):
 
 
 def alone(d, given, scale=None):
-    """The norm of the sum, from the emulated kernel of one GPU."""
+    """The norm of the sum from the emulated kernel of one GPU."""
     x = given[0]
     total = x[0].float()
     for term in x[1:]:
@@ -106,7 +105,7 @@ def bits(tensor):
 @pytest.mark.parametrize(("steps", "flagged"), WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_rank_has_the_bits_of_one_gpu(case, steps, flagged, monkeypatch):
-    monkeypatch.setattr(sum_fold, "MOST_CTAS", 3)  # a CTA has several rows
+    monkeypatch.setattr(sum_fold, "MOST_CTAS", 3)  # each CTA computes several rows
     d = descriptor(**CASES[case], steps=steps)
     given = parts(d)
     scale = torch.tensor([0.37]) if d.quant is not None and d.quant.scale == "static" else None
@@ -120,8 +119,8 @@ def test_every_rank_has_the_bits_of_one_gpu(case, steps, flagged, monkeypatch):
 
 
 @pytest.mark.parametrize("most", [sum_fold.MOST_HELD, 128])
-def test_sums_wait_for_the_fold_in_shared_memory_or_in_a_place(most, monkeypatch):
-    monkeypatch.setattr(sum_fold, "MOST_CTAS", 2)  # which have several rows each, one after another
+def test_sums_are_kept_in_shared_or_global_memory_until_the_fold(most, monkeypatch):
+    monkeypatch.setattr(sum_fold, "MOST_CTAS", 2)  # each CTA computes several rows, one after another
     monkeypatch.setattr(sum_fold, "MOST_HELD", most)
     d = descriptor(hidden=640, rows=9, residual="replicated")
     given = parts(d)
@@ -130,7 +129,7 @@ def test_sums_wait_for_the_fold_in_shared_memory_or_in_a_place(most, monkeypatch
     assert all(torch.equal(bits(one[name]), bits(tensor)) for one in found for name, tensor in want.items())
 
 
-def test_a_residual_that_is_sharded_stays_on_its_rank():
+def test_a_row_sharded_residual_stays_on_its_rank():
     d = descriptor(world=3, residual="row_sharded")
     given = parts(d)
     want = alone(d, given)
@@ -144,7 +143,7 @@ def test_a_residual_that_is_sharded_stays_on_its_rank():
 
 @pytest.mark.parametrize(("steps", "flagged"), WAYS)
 @pytest.mark.parametrize("count", [0, 1, 4, 7, 8, -1])
-def test_rows_that_are_not_valid_are_not_written(count, steps, flagged):
+def test_rows_past_num_valid_are_not_written(count, steps, flagged):
     d = descriptor(residual="replicated", num_valid=True, steps=steps)
     given, valid = parts(d), torch.tensor([count], dtype=torch.int32)
     want, rows = alone(d, given), count if 0 <= count <= 7 else 0
@@ -156,8 +155,8 @@ def test_rows_that_are_not_valid_are_not_written(count, steps, flagged):
 
 
 @pytest.mark.parametrize(("steps", "flagged"), WAYS)
-def test_calls_follow_each_other_and_rows_of_any_number_take_further_launches(steps, flagged):
-    """Plans of other grids and forms alternate on one arena, near the overflow of 32-bit numbers."""
+def test_consecutive_calls_of_different_sizes_give_right_results(steps, flagged):
+    """Plans with other grids and forms alternate on one arena, near the overflow of the 32-bit round number."""
     known = [
         descriptor(rows=rows, hidden=hidden, steps=steps, residual="replicated")
         for rows, hidden in ((8, 640), (2, 72), (1, 64))
@@ -183,7 +182,7 @@ def test_calls_follow_each_other_and_rows_of_any_number_take_further_launches(st
 
 
 @pytest.mark.parametrize(("steps", "flagged"), WAYS)
-def test_strides_do_not_matter(steps, flagged):
+def test_the_bits_do_not_depend_on_strides(steps, flagged):
     d = descriptor(residual="replicated", steps=steps, quant=Quant(scale="token"))
     given = parts(d)
     want = alone(d, given)
@@ -210,7 +209,7 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(steps,
         if group.rank == 1 and act == "stays away":
             return None
         odd, found = group.rank == 1, []
-        for first in (True, False):  # the second call would otherwise be valid
+        for first in (True, False):  # only the first call differs; the second would be valid by itself
             group.link.digest = 8 if odd and first and act == "other plan" else 7
             count = torch.tensor([3 if odd and first and act == "other count" else 5], dtype=torch.int32)
             found.append(run(d, group, args_of(d, group.rank, group, given, count)))
@@ -218,13 +217,13 @@ def test_a_rank_that_does_not_come_or_differs_is_named_and_outputs_say_so(steps,
 
     found, failed = on_peers(2, 4096, call, patience_s=0.5, flagged=flagged)[0]
     assert failed == told
-    for one in found:  # a later call fails like the first one
+    for one in found:  # the second call fails like the first
         assert all(one[name][:5].float().isnan().all() for name in ("scale", "full_out", "residual"))
         assert (one["out"][:5] == -1).all()
         assert (one["out"][5:] == -77).all()
 
 
-def test_a_rank_without_rows_hears_of_those_of_others():
+def test_a_rank_without_valid_rows_detects_that_other_ranks_have_some():
     d = descriptor(num_valid=True)
     given = parts(d)
 
@@ -235,7 +234,7 @@ def test_a_rank_without_rows_hears_of_those_of_others():
     assert on_peers(2, 4096, call, patience_s=0.5, flagged=1 << 16) == [(0, 0b10), (0, 0b01)]
 
 
-def test_long_rows_and_other_worlds_are_declined():
+def test_long_rows_and_unsupported_world_sizes_are_declined():
     assert not list(sum_fold.declines(descriptor(hidden=16384, residual="replicated"), TARGET))
     for fields in ({"hidden": 200_000}, {"world": 9}, {"norm": "none", "weight": "none"}):
         assert list(sum_fold.declines(descriptor(**fields), TARGET))

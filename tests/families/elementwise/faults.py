@@ -1,4 +1,4 @@
-"""Faults planted in the paths of maps: ends of vectors, reuse across rows, counts of valid rows, tiles."""
+"""Faults planted in the kernels of maps: ends of vectors, reuse across rows, counts of valid rows, tiles."""
 
 from tests.mutation.mutant import Mutant
 
@@ -28,13 +28,13 @@ FAULTS = (
         "map: apart, a thread takes several elements though the last is beyond the result",
         _KERNEL,
         (("p.each > 1 && first + (M::kApart - 1) * blockDim.x < p.whole_ones", "p.each > 1"),),
-        tests=f"{_PATHS} -k not_aligned",
+        tests=f"{_PATHS} -k unaligned",
     ),
     Mutant(
         "map: apart, rows follow each other without a gap",
         _KERNEL,
         (("int64_t{row[u]} * p.row_step[k] + ", "int64_t{row[u] * p.vectors * p.column_step[k]} + "),),
-        tests=f"{_PATHS} -k not_aligned",
+        tests=f"{_PATHS} -k unaligned",
     ),
     Mutant(
         "map: chunks of a column are not where the row looks for them",

@@ -1,4 +1,4 @@
-"""Maps that together have every feature, and calls of them in every memory layout."""
+"""Maps that together use every feature, and calls of these maps in every memory layout."""
 
 import torch
 
@@ -13,7 +13,7 @@ X, Y = value("x", "f32"), value("y", "f32")
 
 
 def unary(root, shape, dtype="f32", out=None, **more):
-    """z of x."""
+    """The map z = root, with the single input x."""
     made = Output(name="z", dtype=out or dtype, value=root)
     return MapDescriptor(shape=shape, inputs=(Input(name="x", dtype=dtype),), outputs=(made,), **more)
 
@@ -24,13 +24,13 @@ def binary(root, shape, dtypes=("f32", "f32"), over=(None, None), out="f32", **m
 
 
 def cast(source, target, shape=(3, 37)):
-    """An element of one dtype as one of another."""
+    """The map that converts elements of the source dtype to the target dtype."""
     x, wanted = value("x", widened(source)), storable(target)
     return unary(x if x.type == wanted else apply(wanted, x), shape, source, target)
 
 
 def padded(shape, inner, outside, dtype="f32"):
-    """The input as the middle of a larger result."""
+    """The map that places its input in the middle of a larger output."""
     places = tuple(coord(axis) - (size - small) // 2 for axis, (size, small) in enumerate(zip(shape, inner, strict=True)))
     made = Output(name="z", dtype=dtype, value=read("x", widened(dtype), places, outside))
     return MapDescriptor(shape=shape, inputs=(Input(name="x", dtype=dtype, shape=inner),), outputs=(made,))
@@ -45,7 +45,7 @@ def gathered(rows, width, entries, index="i32", dtype="bf16"):
 
 
 def many():
-    """Eight inputs of eight dtypes, four outputs, numbers of three types, rank 5."""
+    """A map with eight inputs of eight dtypes, four outputs, scalars of three types, and rank 5."""
     kinds = ("f16", "bf16", "f32", "f64", "i8", "u16", "i64", "bool")
     axes = (None, (4,), (0, 2), (1, 3), None, (), (0, 1, 2, 3), (3, 4))
     inputs = tuple(Input(name=f"a{i}", dtype=kind, over=over) for i, (kind, over) in enumerate(zip(kinds, axes, strict=True)))
@@ -90,8 +90,8 @@ FORMS = {
 
 
 def laid_out(tensor, how, seed=0):
-    """The same values in another layout: "transposed" has its axes in memory in reverse order, "stepped" has gaps, "shifted"
-    begins an element late."""
+    """The same values in another layout: "transposed" reverses the order of the axes in memory, "stepped" has gaps, and
+    "shifted" begins one element later."""
     if how == "transposed":
         backwards = tuple(range(tensor.ndim))[::-1]
         return tensor.permute(backwards).contiguous().permute(backwards)
@@ -109,7 +109,7 @@ LAYOUTS = ("compact", "transposed", "stepped", "shifted")
 
 
 def random_of(dtype, shape, seed):
-    """Values of many magnitudes; integers up to 2^62."""
+    """Values of many magnitudes; integers are as large as 2^62."""
     draw = torch.Generator().manual_seed(seed)
     if dtype == "bool":
         return torch.randint(0, 2, shape, generator=draw).bool()

@@ -1,4 +1,5 @@
-"""Values of map kernels that a reader can compute by hand, in the emulator: positions far outside, conversions at the ends."""
+"""Map kernels in the emulator on values that a reader can compute by hand: positions far outside an axis, and conversions at
+the limits of integers."""
 
 import math
 
@@ -13,7 +14,7 @@ from opfacade.programs.types import widened
 from tests import emulator
 from tests.families.elementwise.forms import cast
 
-# The position that is read on an axis of 5, for each position that a program requests.
+# Requested positions on an axis of length 5; INSIDE lists the position that each boundary mode reads.
 PLACES = (-2147483653, -13, -9, -8, -5, -4, -1, 0, 4, 5, 8, 9, 12, 13, 16, 41, 2**40 + 3)
 INSIDE = {
     "clamp": (0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4),
@@ -23,8 +24,8 @@ INSIDE = {
 }
 
 
-def test_the_places_are_those_of_a_walk():
-    """A walk back and forth along the axis, from 0, and one around it: the table above for positions within reach."""
+def test_the_table_of_positions_agrees_with_a_walk_along_the_axis():
+    """A walk back and forth along the axis, and a walk around it, give the table for positions near the axis."""
     mirrored, around = [0, 1, 2, 3, 4, 3, 2, 1] * 12, [0, 1, 2, 3, 4] * 20
     for at, place in enumerate(PLACES):
         if abs(place) < 48:
@@ -34,7 +35,7 @@ def test_the_places_are_those_of_a_walk():
 @emulator.needed
 @pytest.mark.parametrize("outside", INSIDE)
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
-def test_a_place_outside_is_brought_inside(outside, dtype):
+def test_a_position_outside_the_axis_is_mapped_inside(outside, dtype):
     given = widened(dtype)
     fill = outside if isinstance(outside, str) or dtype == "f32" else int(outside)
     made = Output(name="z", dtype=dtype, value=read("x", given, (value("at", "i64"),), fill))
@@ -48,7 +49,7 @@ def test_a_place_outside_is_brought_inside(outside, dtype):
 
 @emulator.needed
 @pytest.mark.parametrize("outside", ["clamp", "wrap", "reflect"])
-def test_the_only_place_of_an_axis_is_read_from_anywhere(outside):
+def test_every_position_reads_the_only_element_of_an_axis_of_length_1(outside):
     made = Output(name="z", dtype="f32", value=read("x", "f32", (value("at", "i64"),), outside))
     inputs = (Input(name="at", dtype="i64"), Input(name="x", dtype="f32", shape=(1,)))
     problem = MapDescriptor(shape=(len(PLACES),), inputs=inputs, outputs=(made,))
@@ -60,8 +61,9 @@ def test_the_only_place_of_an_axis_is_read_from_anywhere(outside):
 @emulator.needed
 @pytest.mark.parametrize("target", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
 @pytest.mark.parametrize("source", ["f32", "f64"])
-def test_a_float_at_and_past_the_ends_of_the_integers(source, target):
-    """2^bits is one past the largest integer, a float of every source type; the float below it is truncated toward zero."""
+def test_conversion_of_a_float_at_and_past_the_limits_of_integers(source, target):
+    """2^bits is one more than the largest integer and exact in every source type; the next smaller float is truncated toward
+    zero."""
     signed = target[0] == "i"
     bits = int(target[1:]) - signed
     end = 2.0**bits

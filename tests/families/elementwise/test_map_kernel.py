@@ -1,6 +1,6 @@
-"""The map kernels: their bound, equal bits on every path, memory that they must not touch, and compilation.
+"""The map kernels: their error bound, equal bits on every path, memory that must stay unchanged, and compilation.
 
-In the emulator on a CPU; on a GPU the same problems and larger ones.
+The tests use the emulator on a CPU; on a GPU, they use the same problems and larger ones.
 """
 
 import math
@@ -27,7 +27,7 @@ CASTS = [(source, target) for source in DTYPES for target in DTYPES if storable(
 
 
 def filled(problem, seed, valid=None):
-    """Arguments with values of all sizes; outputs hold NaN."""
+    """Arguments with values of many magnitudes; outputs are filled with NaN."""
     args = inputs.make_args(problem, seed, lengths=inputs.DrawnLengths(valid=valid))
     drawn = {name: random_of(spec.dtype, tuple(getattr(args, name).shape), seed + i)
              for i, (name, spec) in enumerate(operands_of(problem).items()) if spec.role in ("in", "inout")}  # fmt: skip
@@ -61,7 +61,8 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 @emulator.needed
 def test_bits_do_not_depend_on_the_path(problem):
-    """Flat, rows, tile and strided: by strides, gaps and alignment; also with one operand in a different layout."""
+    """Strides, gaps and alignment select the path: flat, rows, tile or strided. The calls include some in which one operand has
+    a different layout."""
     subject, args = emulator.subject(problem), filled(problem, 4)
     calls = [moved(problem, args, layout) for layout in LAYOUTS]
     for name, spec in operands_of(problem).items():
@@ -77,7 +78,7 @@ def test_bits_do_not_depend_on_the_path(problem):
 
 
 def long_program(dtype):
-    """z has more code than a vector of two may have."""
+    """A program with more instructions than a vector of two elements may have."""
     found = value("y", dtype)
     for step in range(24):
         found = found + apply("atan", apply("pow", value("x", dtype), constant(float(step), dtype)))
@@ -86,13 +87,13 @@ def long_program(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_a_vector_has_an_element_however_long_the_program_is(dtype):
+def test_a_long_program_processes_one_element_per_vector(dtype):
     spec = Plan.select(long_program(dtype), Preference(backend="cuda"), SM_90A).jit_spec
     assert dict(spec.params)["vector"] == 1
 
 
 @emulator.needed
-def test_a_long_program_of_f64_keeps_its_bound():
+def test_a_long_f64_program_keeps_its_bound():
     problem = long_program("f64")
     subject, args = emulator.subject(problem), filled(problem, 5)
     for layout in LAYOUTS:
@@ -108,7 +109,7 @@ LARGE = {
 
 @emulator.needed
 @pytest.mark.parametrize("name", LARGE)
-def test_operands_that_disagree_which_axis_is_contiguous(name):
+def test_operands_with_different_contiguous_axes_give_the_same_bits(name):
     problem = LARGE[name]
     subject, args = emulator.subject(problem), filled(problem, 5)
     plain = replace(args, out_0=torch.empty_like(args.out_0))
@@ -122,7 +123,7 @@ def test_operands_that_disagree_which_axis_is_contiguous(name):
 @emulator.needed
 @pytest.mark.parametrize("size", [1, 7, 8, 15, 16, 17, 255, 4096, 4097, 5000])
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "u8"])
-def test_the_ends_of_vectors_and_nothing_past_them(size, dtype):
+def test_the_ends_of_vectors_are_right_and_nothing_after_them_is_written(size, dtype):
     x = value("x", widened(dtype))
     problem = unary(x + 1, (size,), dtype)
     subject, args = emulator.subject(problem), filled(problem, size)
@@ -136,7 +137,7 @@ def test_the_ends_of_vectors_and_nothing_past_them(size, dtype):
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+def test_rows_past_num_valid_are_not_written_and_a_wrong_count_writes_no_row():
     problem = FORMS["num_valid"]
     subject = emulator.subject(problem)
     for layout in LAYOUTS:
@@ -152,14 +153,14 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
 
 @emulator.needed
 @pytest.mark.parametrize("pair", CASTS[::23], ids="-".join)
-def test_every_dtype_comes_and_goes(pair):
+def test_every_pair_of_input_and_output_dtypes_keeps_the_bound(pair):
     problem = cast(*pair)
     held(emulator.subject(problem), filled(problem, 8))
 
 
 @emulator.needed
 @pytest.mark.parametrize("source", ["f32", "bf16", "f8_e4m3", "f8_e8m0"])
-def test_a_store_of_powers_of_two_rounds_up(source):
+def test_a_conversion_to_e8m0_rounds_up(source):
     problem = unary(X, (3, 37), source, "f8_e8m0")
     subject, args = emulator.subject(problem), filled(problem, 8)
     special = [
@@ -198,7 +199,7 @@ def test_a_store_of_powers_of_two_rounds_up(source):
 
 
 def on_types(op):
-    """One map of four signatures of an operation: first, last, and two in between."""
+    """A map with four signatures of an operation: the first, the last and two others."""
     known = list(OPERATIONS[op].signatures.items())
     chosen = [known[at] for at in sorted({0, len(known) // 3, 2 * len(known) // 3, len(known) - 1})]
     given, made = [], []
@@ -215,14 +216,14 @@ def on_types(op):
 
 @emulator.needed
 @pytest.mark.parametrize("op", [op for op in OPERATIONS if op != "bits"])
-def test_every_operation(op):
+def test_every_operation_keeps_its_bound(op):
     """Exact programs have the bits of the reference."""
     problem = on_types(op)
     held(emulator.subject(problem), filled(problem, 9))
 
 
 @emulator.needed
-def test_random_bits_are_those_of_the_reference():
+def test_random_bits_equal_those_of_the_reference():
     at = apply("u64", coord(0) * 5 + coord(1))
     drawn = apply("bits", apply("u64", value("seed", "i64")), constant(2**40, "u64"), at, constant(7, "u64"))
     made = Output(name="z", dtype="u32", value=drawn)
@@ -233,7 +234,7 @@ def test_random_bits_are_those_of_the_reference():
 @emulator.needed
 @pytest.mark.parametrize("op", ["exp", "exp2", "tanh", "rsqrt", "div", "sqrt"])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_an_approximation_keeps_its_bound(op, dtype):
+def test_an_approximate_function_keeps_its_bound(op, dtype):
     args = [apply("exp", X * 0.5)] * (2 if op == "div" else 1)
     problem = unary(apply(op, *args) if op != "exp" else apply("exp", X), (5, 40), dtype)
     subject = emulator.subject(problem)
@@ -241,7 +242,7 @@ def test_an_approximation_keeps_its_bound(op, dtype):
     held(subject, filled(problem, 10))
 
 
-def test_the_sku_says_what_is_compiled_and_no_size():
+def test_the_sku_depends_on_the_program_and_on_no_size():
     plan = Plan.select(FORMS["silu"], Preference(backend="cuda"), SM_90A)
     assert plan.sku.id.startswith("elementwise/map/cuda/sm_90a/loops@1/in.x=bf16,out.z=bf16/strided/expr=v")
     assert ",math=approx/g" in plan.sku.id
@@ -257,7 +258,7 @@ def test_the_sku_says_what_is_compiled_and_no_size():
     assert Plan.select(FORMS["rolled"], Preference(backend="cuda"), SM_90A).sku.precision_guarantee.batch_invariant == "none"
 
 
-def test_another_number_of_the_plan_is_no_other_kernel():
+def test_plans_that_differ_only_in_scalars_share_a_kernel():
     problem = FORMS["many"]
     numbers = tuple(one.model_copy(update={"value": 3}).revalidated() if one.name == "k" else one for one in problem.scalars)
     other = problem.model_copy(update={"scalars": numbers}).revalidated()
@@ -267,16 +268,16 @@ def test_another_number_of_the_plan_is_no_other_kernel():
 
 
 @pytest.mark.parametrize("name", ["silu", "many", "gathered", "num_valid"])
-def test_it_compiles_without_spills(name, monkeypatch, tmp_path):
-    """The build refuses spills."""
+def test_each_map_compiles_without_spills(name, monkeypatch, tmp_path):
+    """compile() raises if ptxas reports spills."""
     plan = Plan.select(FORMS[name], Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("sin", "f32"), ("cos", "bf16"), ("tan", "f64"), ("asin", "f64"), ("lgamma", "f64")])
-def test_heavy_functions_compile(op, dtype):
-    """libdevice reduces large arguments of sin, cos and tan in an array, the only local memory that a map may use."""
+def test_long_functions_compile_with_local_memory_only_for_argument_reduction(op, dtype):
+    """libdevice reduces large arguments of sin, cos and tan in an array, which is the only local memory that a map may use."""
     given = value("x", "f64" if dtype == "f64" else "f32")
     plan = Plan.select(unary(apply(op, given), (64,), dtype, dtype), Preference(backend="cuda"), SM_90A)
     plan.compile()
@@ -285,7 +286,7 @@ def test_heavy_functions_compile(op, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     args = moved(problem, filled(problem, 3), layout)
     on_gpu = {name: getattr(args, name).cuda() for name in operands_of(problem)}
     call = replace(args, **on_gpu)
@@ -298,8 +299,8 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", [op for op in FUNCTIONS if len(next(iter(OPERATIONS[op].signatures))) == 1])
 @pytest.mark.parametrize("dtype", NARROW[:2])
-def test_every_value_of_sixteen_bits_on_a_gpu(op, dtype):
-    """All 65,536 inputs of a function."""
+def test_all_values_of_16_bit_types_keep_the_bound_on_a_gpu(op, dtype):
+    """The input contains all 65,536 values of the dtype."""
     every = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(torch.float16 if dtype == "f16" else torch.bfloat16)
     for out in (dtype, "f32"):
         problem = unary(apply(op, X), (2**16,), dtype, out)

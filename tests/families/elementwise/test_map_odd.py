@@ -1,4 +1,5 @@
-"""Maps whose rows begin at any address: whole vectors, the bits of aligned rows, and nothing outside a row is written."""
+"""Maps whose rows begin at any address: the kernel uses whole vectors, computes the bits of aligned rows, and writes nothing
+outside a row."""
 
 from collections import Counter
 from dataclasses import replace
@@ -29,12 +30,12 @@ PROBLEMS = {
     "less than a vector": unary(X * 2.0, (9, 5), "bf16"),
     "a few vectors": unary(X * 2.0, (9, 31), "bf16"),
 }
-GAP, FROM = 0x5A, (0, 1, 3, 6)  # bytes around rows; elements of a longer row before each
+GAP, FROM = 0x5A, (0, 1, 3, 6)  # GAP fills the bytes around rows; FROM lists the elements before each row in a longer row
 LOAD, STORE, SIZE_AT, SIXTEEN_BYTES = 0x981, 0x986, 73, 6
 
 
 def apart(tensor, before):
-    """Its rows as parts of longer rows, and the whole memory."""
+    """(the tensor as parts of longer rows, the whole memory)."""
     wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 11, dtype=tensor.dtype)
     wide.view(torch.uint8).fill_(GAP)
     return wide[..., before : before + tensor.shape[-1]].copy_(tensor), wide
@@ -48,7 +49,7 @@ def nothing_beside(wide, before, width):
 
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_them_is_written(name):
+def test_unaligned_rows_have_the_bits_of_aligned_rows_and_nothing_outside_is_written(name):
     problem = PROBLEMS[name]
     subject, args = emulator.subject(problem), filled(problem, 5)
     plain = torch.empty_like(args.out_0)
@@ -57,7 +58,7 @@ def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_the
     rows = [n for n in operands_of(problem) if n != "out_0" and getattr(args, n).shape[-1] == width]
     for before in FROM:
         out, wide = apart(args.out_0, before)
-        for shift in (0, before, 5):  # inputs that are aligned, aligned like the result, and neither
+        for shift in (0, before, 5):  # inputs that are aligned, that have the alignment of the output, and that have another
             subject.run(replace(args, out_0=out, **{n: apart(getattr(args, n), shift)[0] for n in rows}))
             assert not bool(differs(plain, out).any())
             assert nothing_beside(wide, before, width)
@@ -65,7 +66,7 @@ def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_the
 
 @emulator.needed
 @pytest.mark.parametrize("width", range(33, 50))
-def test_contiguous_rows_of_every_width_are_right(width):
+def test_contiguous_rows_of_every_width_equal_torch(width):
     problem = binary(X + Y, (7, width), ("bf16", "bf16"), (None, (1,)), "bf16")
     args = filled(problem, width)
     held(emulator.subject(problem), args)
@@ -74,7 +75,7 @@ def test_contiguous_rows_of_every_width_are_right(width):
 
 @emulator.needed
 @pytest.mark.parametrize("valid", [0, 2, 5])
-def test_rows_in_place_that_are_not_valid_keep_what_they_have(valid):
+def test_invalid_rows_of_an_in_place_map_stay_unchanged(valid):
     problem = binary(X + Y, (5, 67), ("f16", "f16"), out="f16", in_place=(("z", "x"),), num_valid=True)
     args = filled(problem, 8, valid=valid)
     args.in_0.copy_(torch.arange(5 * 67).view(5, 67) % 91)
@@ -87,7 +88,7 @@ def test_rows_in_place_that_are_not_valid_keep_what_they_have(valid):
 
 @emulator.needed
 @pytest.mark.parametrize("width", [35, 67, 129])
-def test_halves_of_rows_of_odd_width_in_place(width):
+def test_an_in_place_gated_activation_of_odd_width_leaves_the_second_half_unchanged(width):
     problem = GatedActivationDescriptor(total_num_rows=4, width=width, dtype="bf16", activation="relu2", in_place=True)
     x = (torch.arange(4 * 2 * width) % 13 - 6).view(4, 2 * width).to(torch.bfloat16)
     wanted = torch.cat([x[:, :width].float().relu().square() * x[:, width:].float(), x[:, width:].float()], -1)
@@ -96,7 +97,7 @@ def test_halves_of_rows_of_odd_width_in_place(width):
 
 
 @pytest.mark.parametrize("name", ["halves", "a bias"])
-def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(name):
+def test_the_kernel_for_unaligned_rows_uses_16_byte_accesses(name):
     plan = Plan.select(PROBLEMS[name], Preference(backend="cuda"), SM_90A)
     code, unroll = jit.build(plan.jit_spec).read_bytes(), dict(plan.jit_spec.params)["unroll"]
     found = Counter(
@@ -104,5 +105,6 @@ def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(name):
         for word in words.functions(code[code.index(b"\x7fELF", 1) :])["map_rows"]
         if word & 0xFFF in (LOAD, STORE) and word >> SIZE_AT & 7 == SIXTEEN_BYTES
     )
-    assert found[LOAD] >= 2 * unroll + 2 * 2  # two inputs: aligned vectors, and both aligned chunks of an unaligned vector
+    # two inputs, each with aligned vectors and with both aligned chunks of an unaligned vector
+    assert found[LOAD] >= 2 * unroll + 2 * 2
     assert found[STORE] >= unroll + 1

@@ -1,4 +1,4 @@
-"""Paths of maps that only large problems take: several vectors per thread, and tiles with their edges, in the emulator."""
+"""Paths of maps that only large problems take: several vectors per thread, and tiles with partial edges, in the emulator."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ from tests.families.elementwise.forms import X, Y, binary, unary
 from tests.families.elementwise.test_map_kernel import filled, held
 
 pytestmark = emulator.needed
-GAP = 77  # content between rows, which must not change
-ENOUGH = 528 * 256  # threads with which one thread takes several vectors
+GAP = 77  # the content between rows, which must not change
+ENOUGH = 528 * 256  # the number of threads from which a thread takes several vectors
 
 
 def padded(tensor, width, start=0, gap=GAP):
-    """The same values as part of wider rows with a gap."""
+    """(the same values as part of wider rows, the whole memory)."""
     wide = torch.full((*tensor.shape[:-1], width), gap).to(tensor.dtype)
     view = wide[..., start : start + tensor.shape[-1]]
     return view.copy_(tensor), wide
@@ -28,7 +28,8 @@ def kept(wide, width, start=0):
 
 
 def checked(problem, args, width, start=0):
-    """A call whose output is part of wider rows, against the bound, and against a call with one element per thread."""
+    """The output of a call that writes into part of wider rows, checked against the bound and against a call with one element
+    per thread."""
     subject = emulator.subject(problem)
     out, wide = padded(args.out_0, width, start)
     held(subject, replace(args, out_0=out))
@@ -47,7 +48,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_of_which_a_thread_has_several(name):
+def test_rows_with_several_vectors_per_thread(name):
     problem, width = ROWS[name]
     args = filled(problem, 3)
     inner = problem.shape[-1]
@@ -59,8 +60,8 @@ def test_rows_of_which_a_thread_has_several(name):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("more", [0, 1, 255 * 8 + 5, ENOUGH * 16 + 3])  # the last one has CTAs of twice as many threads
-def test_flat_vectors_of_which_a_thread_has_several(dtype, more):
+@pytest.mark.parametrize("more", [0, 1, 255 * 8 + 5, ENOUGH * 16 + 3])  # with the last size, CTAs have twice as many threads
+def test_flat_tensors_with_several_vectors_per_thread(dtype, more):
     problem = unary(X * 2.0, (ENOUGH * 16 * (2 if dtype == "bf16" else 1) + more,), dtype)
     checked(problem, filled(problem, 4), problem.shape[0] + 9)
 
@@ -79,7 +80,7 @@ def test_only_valid_rows_are_read_and_written(shape, valid):
     assert bool((out[count:] == GAP).all())
 
 
-MANY = 256 * 8 * 132  # a thread has eight of these elements, one CTA apart
+MANY = 256 * 8 * 132  # one thread computes eight of these elements, one CTA width apart
 APART = {
     "one row": (binary(X + Y, (1, 9), ("bf16", "bf16"), out="bf16"), 1),
     "rows": (binary(X * Y, (44, 41), ("bf16", "f32"), out="f32"), 3),
@@ -91,7 +92,7 @@ APART = {
 
 
 @pytest.mark.parametrize("name", APART)
-def test_elements_of_rows_that_are_not_aligned_have_the_bits_of_aligned_ones(name):
+def test_elements_of_unaligned_rows_have_the_bits_of_aligned_rows(name):
     problem, start = APART[name]
     args, width = filled(problem, 8), problem.shape[-1]
     whole = -(-width // 16) * 16
@@ -114,14 +115,14 @@ TILES = {
 
 
 def transposed(tensor, more, shift=0):
-    """The same values with the last two axes in the other order in memory, and columns that begin at `shift` of longer ones."""
+    """The same values with the last two axes exchanged in memory; columns begin at element `shift` of longer columns."""
     wide = torch.full((*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2] + more), 5).to(tensor.dtype)
     return wide[..., shift : shift + tensor.shape[-2]].mT.copy_(tensor)
 
 
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.parametrize(("more", "shift"), [(0, 0), (1, 1), (16, 0), (16, 8)])
-def test_tiles_of_inputs_that_are_turned(name, more, shift):
+def test_tiles_of_transposed_inputs_have_the_bits_of_contiguous_inputs(name, more, shift):
     problem = TILES[name]
     args, subject = filled(problem, 6), emulator.subject(problem)
     plain = torch.empty_like(args.out_0)
@@ -134,7 +135,7 @@ def test_tiles_of_inputs_that_are_turned(name, more, shift):
             assert not bool(differs(plain, made).any())
 
 
-def test_a_tile_beside_an_input_with_gaps_and_one_that_is_the_same_in_rows():
+def test_a_transposed_input_together_with_an_input_with_gaps_gives_the_same_bits():
     problem = binary(X * Y, (70, 90), ("bf16", "bf16"), out="bf16")
     args = filled(problem, 7)
     gaps = torch.empty(70, 180, dtype=torch.bfloat16)[:, ::2].copy_(args.in_1)

@@ -1,4 +1,4 @@
-"""The reference of maps, element by element against the oracle, and what is refused with the path to its node."""
+"""The reference of maps against the oracle, element by element, and refusals, which name the path to the faulty node."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ def problem(request):
 
 
 def element_of(descriptor, args, lets, place):
-    """The leaves of one element, from the tensors themselves."""
+    """The leaf values of one element of the program, read from the tensors."""
     leaves, sizes = {("coord", axis): at for axis, at in enumerate(place)}, {}
     leaves |= {("extent", axis): size for axis, size in enumerate(descriptor.shape)}
     for i, given in enumerate(descriptor.inputs):
@@ -51,7 +51,7 @@ def nested(flat, shape):
     return flat
 
 
-def test_every_element_is_what_the_oracle_says(problem):
+def test_every_element_equals_the_oracle(problem):
     args = inputs.make_args(problem, seed=5)
     given = replace(args, **numerics.snapshot(problem, args))
     MapPlan.select(problem).run(args)
@@ -77,7 +77,7 @@ def test_every_element_is_what_the_oracle_says(problem):
 
 
 @pytest.mark.parametrize("layout", ["transposed", "stepped", "shifted"])
-def test_strides_do_not_matter(problem, layout):
+def test_the_result_does_not_depend_on_strides(problem, layout):
     args = inputs.make_args(problem, seed=6)
     other = replace(
         args,
@@ -89,7 +89,7 @@ def test_strides_do_not_matter(problem, layout):
         assert torch.equal(torch.nan_to_num(one.double(), 7.0), torch.nan_to_num(two.double(), 7.0))
 
 
-def test_it_keeps_its_bound_and_what_is_past_the_valid_rows(problem):
+def test_the_reference_keeps_its_bound_and_rows_past_num_valid_stay_unchanged(problem):
     plan = MapPlan.select(problem)
     for seed in range(3):
         args = inputs.make_args(problem, seed=seed)
@@ -98,7 +98,7 @@ def test_it_keeps_its_bound_and_what_is_past_the_valid_rows(problem):
         assert numerics.check(problem, args, plan.sku, before=before).worst <= 1
 
 
-def test_a_descriptor_travels_and_its_key_is_of_the_program(problem):
+def test_a_serialised_descriptor_is_equal_and_its_key_depends_on_the_program(problem):
     again = MapDescriptor.model_validate_json(problem.model_dump_json())
     assert again == problem == load_descriptor(problem.canonical_json())
     assert again.outputs[0].value is problem.outputs[0].value
@@ -108,7 +108,7 @@ def test_a_descriptor_travels_and_its_key_is_of_the_program(problem):
     assert other.key == problem.key
 
 
-def test_lists_and_names_make_the_same_call():
+def test_operands_by_list_and_by_name_give_the_same_call():
     problem = binary(X + Y, (2, 3))
     x, y, z = torch.randn(3, 2, 3).unbind()
     MapPlan.select(problem).run(problem.args(x=x, y=y, z=z))
@@ -118,7 +118,7 @@ def test_lists_and_names_make_the_same_call():
     assert torch.equal(again, z)
 
 
-def test_a_name_that_no_tensor_has_is_refused():
+def test_an_unknown_operand_name_is_refused():
     problem = unary(X, (2,))
     x, z = torch.ones(2, 2).unbind()
     with pytest.raises(
@@ -130,7 +130,7 @@ def test_a_name_that_no_tensor_has_is_refused():
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
-def test_the_two_zeros_are_two_numbers_and_one_value_has_one_json(zeros):
+def test_positive_and_negative_zero_are_different_scalars(zeros):
     made = [unary(X * scalar("c"), (2,), scalars=(Number(name="c", value=zero),)) for zero in zeros]
     assert made[0] != made[1]
     assert made[0].canonical_json() != made[1].canonical_json()
@@ -148,7 +148,7 @@ def test_the_two_zeros_are_two_numbers_and_one_value_has_one_json(zeros):
 
 @pytest.mark.parametrize("outside", ["clamp", "wrap", "reflect", -3.5])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i32", "bool", "u64"])
-def test_a_read_of_an_input_without_elements_is_the_fill_or_zero(outside, dtype):
+def test_a_read_of_an_empty_input_gives_the_fill_value_or_zero(outside, dtype):
     given = Input(name="x", dtype=dtype, shape=(0,))
     if outside == -3.5 and given.type != "f32":
         outside = constant(True if dtype == "bool" else 7, given.type)
@@ -161,14 +161,14 @@ def test_a_read_of_an_input_without_elements_is_the_fill_or_zero(outside, dtype)
 
 
 def deep(node, depth):
-    """An expression of some depth."""
+    """An expression with `depth` nested negations."""
     for _ in range(depth):
         node = -node
     return node
 
 
 def wide(node, count):
-    """A value with a constant and a sum for each number."""
+    """A sum with one constant and one addition for each number."""
     terms = [node + float(n + 1) for n in range(count)]
     while len(terms) > 1:
         terms = [a + b if b is not None else a for a, b in itertools.zip_longest(terms[::2], terms[1::2])]
@@ -237,14 +237,14 @@ ONE = {"kind": "input", "name": "x", "type": "f32"}
         ),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused_with_the_path_to_its_node(make, path, word):
+def test_an_invalid_program_is_refused_with_the_path_to_its_node(make, path, word):
     with pytest.raises(DescriptorError) as caught:
         make()
     assert caught.value.issues[0].argument == path
     assert word in str(caught.value)
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_operands_of_a_wrong_shape_or_dtype_are_refused():
     problem = binary(X + Y, (2, 3))
     x, y = torch.randn(2, 2, 3).unbind()
     plan = MapPlan.select(problem)
@@ -260,7 +260,7 @@ def test_a_call_that_does_not_fit_is_refused():
         assert code in str(caught.value)
 
 
-def test_the_named_plan_and_the_examples():
+def test_the_named_plan_selects_every_example():
     assert issubclass(MapPlan, Plan)
     for example in EXAMPLES:
         assert MapPlan.select(example).sku.op == "map"

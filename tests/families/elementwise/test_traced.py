@@ -1,4 +1,4 @@
-"""@elementwise: a function of expressions is traced once and runs on tensors."""
+"""@elementwise traces a function of expressions once and runs it on tensors."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def silu_and_mul(x, y):
     return x / (1 + exp(-x)) * y
 
 
-def test_a_function_becomes_an_operator():
+def test_a_traced_function_runs_on_tensors():
     x, y = torch.randn(2, 5, 7).bfloat16().unbind()
     got = silu_and_mul(x, y)
     want = torch.nn.functional.silu(x.double()) * y.double()
@@ -23,7 +23,7 @@ def test_a_function_becomes_an_operator():
     assert torch.equal(got, want.bfloat16())
 
 
-def test_numbers_are_scalars_of_the_plan_and_results_may_be_several():
+def test_numbers_become_scalars_and_a_function_may_have_several_results():
     axpy = elementwise(lambda a, x, y: (a * x + y, x > y))
     x, y = torch.randn(2, 6).unbind()
     first, second = axpy(2.0, x, y)
@@ -34,7 +34,7 @@ def test_numbers_are_scalars_of_the_plan_and_results_may_be_several():
     assert one.key == other.key
 
 
-def test_it_is_traced_once_for_its_types():
+def test_a_function_is_traced_once_per_combination_of_dtypes():
     calls = []
 
     @elementwise
@@ -49,7 +49,7 @@ def test_it_is_traced_once_for_its_types():
     assert len(calls) == 2
 
 
-def test_what_has_no_meaning_is_refused():
+def test_wrong_shapes_and_dtypes_are_refused():
     with pytest.raises(ArgumentError, match="OPF-A045"):
         silu_and_mul(torch.ones(3), torch.ones(1))
     with pytest.raises(DescriptorError, match="add of"):
@@ -65,7 +65,7 @@ def scaled(x, a=2.0):
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
-def test_the_two_zeros_are_two_numbers(zeros):
+def test_positive_and_negative_zero_are_different_scalars(zeros):
     scaled = elementwise(lambda x, a: x * a)
     x = torch.ones(2)
     for zero in zeros:
@@ -76,7 +76,7 @@ def test_the_two_zeros_are_two_numbers(zeros):
     assert one.key == other.key
 
 
-def test_an_argument_has_its_name_and_its_default():
+def test_arguments_can_be_passed_by_name_and_have_defaults():
     x = torch.arange(3.0)
     assert torch.equal(scaled(x), 2 * x)
     assert torch.equal(scaled(a=3.0, x=x), 3 * x)
@@ -100,7 +100,7 @@ def test_an_argument_has_its_name_and_its_default():
         (lambda _: scaled.descriptor((3,), {"x": "f32", "a": "f32"}, a=1.0), "a is a tensor or a number, not both"),
     ],
 )
-def test_a_wrong_call_is_a_type_error_that_names_the_parameters(call, words):
+def test_a_call_with_wrong_parameters_raises_a_type_error_that_names_them(call, words):
     with pytest.raises(TypeError, match=words):
         call(torch.ones(3))
 
@@ -124,13 +124,13 @@ def test_an_unknown_dtype_is_refused(kind):
         (lambda: elementwise(lambda x, y: x == y)(*torch.ones(2, 3)), r"got False.*eq\(x, y\)"),
     ],
 )
-def test_what_is_no_program_is_refused_with_what_to_write(make, words):
+def test_a_function_that_is_not_a_program_is_refused_with_a_remedy(make, words):
     with pytest.raises(DescriptorError, match=words):
         make()
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.int32, torch.uint8, torch.int64])
-def test_a_number_is_of_the_type_of_the_tensors_where_f32_has_no_meaning(kind):
+def test_a_number_takes_the_dtype_of_the_tensors_if_an_f32_would_be_invalid(kind):
     x = torch.arange(4).to(kind)
     assert torch.equal(scaled(x, 3), x * 3)
     assert torch.equal(scaled(x, 3.0), x * 3)
@@ -140,14 +140,14 @@ def test_a_number_is_of_the_type_of_the_tensors_where_f32_has_no_meaning(kind):
             scaled(x, 2.5)
 
 
-def test_a_number_stays_an_f32_where_that_has_a_meaning():
+def test_a_number_is_an_f32_if_the_program_accepts_one():
     made = elementwise(lambda x, a: f32(x) * a).descriptor((3,), {"x": "i32"}, a=2)
     assert [number.type for number in made.scalars] == ["f32"]
     with pytest.raises(DescriptorError, match="mul of"):
         elementwise(lambda x, y, a: (x * a, y * a))(torch.ones(3).double(), torch.ones(3).int(), 2)
 
 
-def test_the_descriptors_of_calls_are_remembered_without_growing_on(monkeypatch):
+def test_the_cache_of_descriptors_has_a_maximum_size(monkeypatch):
     monkeypatch.setattr(_traced, "REMEMBERED", 3)
     own = elementwise(lambda x, a: x + a)
     for number in range(20):
@@ -155,7 +155,7 @@ def test_the_descriptors_of_calls_are_remembered_without_growing_on(monkeypatch)
         assert len(own._calls) <= 3
 
 
-def test_a_call_asks_for_the_plan_of_the_device_of_now(monkeypatch):
+def test_every_call_selects_the_plan_of_the_current_device(monkeypatch):
     asked = []
     select = scaled.plan.select
     monkeypatch.setattr(scaled.plan, "select", lambda descriptor: asked.append(descriptor) or select(descriptor))

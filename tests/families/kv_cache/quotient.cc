@@ -1,20 +1,20 @@
-// Counts quotients whose fp8 or i8 byte differs from that of a division.
+// Counts quotients whose fp8 or i8 result differs from that of a division instruction.
 #include "tests/emulator/simt.h"
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/common/quotient.cuh"
 
 using namespace opfacade;
 
-// To the nearest i8.
+// Rounds to the nearest i8, with saturation.
 static int whole(float x) { return x >= 127.f ? 127 : x <= -128.f ? -128 : static_cast<int>(rintf(x)); }
 
-// On a GPU every NaN is one byte, whatever its sign.
+// On a GPU, all NaNs convert to the same byte, so their signs are ignored.
 static bool same(float x, float y) {
   if (x != x || y != y) return x != x && y != y;
   return e4m3x2_of(x, x) == e4m3x2_of(y, y) && e5m2x2_of(x, x) == e5m2x2_of(y, y) && whole(x) == whole(y);
 }
 
-// All xs by each factor. Exact: also as f32, which shows more if the byte hides a wrong last bit.
+// Divides every x by each factor. With `exact`, the f32 quotients are compared too, because the byte may hide a wrong last bit.
 template <bool kShort>
 static long wrong(const float* xs, long x_count, const float* factors, long count, bool exact) {
   long found = 0;

@@ -1,6 +1,5 @@
-"""Appends of every shape that splits a row in another way, on the host: heads that do not fill a warp, odd
-rows, free strides.
-"""
+"""Appends of shapes that split rows in different ways, in the emulator: heads that do not fill a warp, odd rows, and free
+strides."""
 
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from tests import emulator
 pytestmark = emulator.needed
 
 HEADS = (1, 3, 8, 17)
-# Dimension, dtype of the cache, transformation of rows; the short run takes some of each.
+# Head dimension, dtype of the cache, and rope; a short test run takes one case of each kind.
 COPIES = [
     (128, "bf16"),
     (65, "f8_e4m3"),
@@ -55,21 +54,21 @@ def hold(subject, args):
 
 
 def shifted(tensor, by):
-    """The same numbers, shifted by `by` elements, in rows that are longer by as much."""
+    """The same values in rows that are longer by `by` elements and begin `by` elements later."""
     wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + by), 0, dtype=tensor.dtype)
     wide[..., by:] = tensor
     return wide[..., by:]
 
 
 @pytest.mark.parametrize(("dim", "dtype"), COPIES)
-def test_copies_of_any_number_of_heads(dim, dtype):
+def test_copies_of_any_number_of_heads_are_exact(dim, dtype):
     for heads in HEADS:
         subject = problem(heads, dim, dtype)
         hold(subject, subject.args(heads))
 
 
 @pytest.mark.parametrize(("dim", "dtype", "way"), CHANGES)
-def test_changes_of_any_number_of_heads(dim, dtype, way):
+def test_rotated_or_quantised_rows_of_any_number_of_heads_are_right(dim, dtype, way):
     for heads in HEADS:
         subject = problem(heads, dim, dtype, **way)
         hold(subject, subject.args(heads))
@@ -88,7 +87,7 @@ def test_any_stride_and_alignment_gives_the_same_bits(way, names, by):
         assert same_bits(getattr(moved, name).contiguous(), getattr(args, name).contiguous())
 
 
-def test_angles_that_are_not_aligned_give_the_same_bits():
+def test_an_unaligned_angle_table_gives_the_same_bits():
     subject = problem(3, 128, "bf16", rope="half")
     args, moved = subject.args(5), subject.args(5)
     moved = replace(moved, cos_sin_cache=shifted(moved.cos_sin_cache, 1))
@@ -98,7 +97,7 @@ def test_angles_that_are_not_aligned_give_the_same_bits():
 
 
 @pytest.mark.parametrize(("rope", "rope_dtype"), [("half", "bf16"), ("interleaved", "f16")])
-def test_narrow_angles_give_the_bits_of_the_same_angles_widened(rope, rope_dtype):
+def test_an_f16_or_bf16_angle_table_gives_the_bits_of_its_f32_copy(rope, rope_dtype):
     narrow, wide = problem(3, 128, "bf16", rope=rope, rope_dtype=rope_dtype), problem(3, 128, "bf16", rope=rope)
     args, other, moved = narrow.args(5), wide.args(5), narrow.args(5)
     other = replace(other, cos_sin_cache=args.cos_sin_cache.float())

@@ -36,7 +36,7 @@ def made(form, new_lens=(4, 5, 0), kv_lens=(6, 9, 3), **more):
 
 
 def turned(row, angles, rope):
-    """One head's row as Python floats, rotated by complex multiplication."""
+    """One head's row, rotated by complex multiplication of Python floats."""
     count = len(angles) // 2
     out = list(row)
     for i in range(count):
@@ -47,7 +47,7 @@ def turned(row, angles, rope):
 
 
 def numbers_of(dtype):
-    """Every finite number of a small format, in order."""
+    """All finite numbers of a format of 8 or 16 bits, in ascending order."""
     kind = torch.uint8 if DTYPES[dtype].itemsize == 1 else torch.int16
     every = torch.arange(2 ** (8 * DTYPES[dtype].itemsize)).to(torch.int32).to(kind).view(DTYPES[dtype]).double()
     return every[every.isfinite()].unique()
@@ -68,7 +68,7 @@ NUMBERS = {}
 
 @pytest.mark.parametrize("form", FORMS, ids=IDS)
 @pytest.mark.parametrize("page_table", ["csr", "block"])
-def test_every_new_number_is_the_nearest_and_no_other_changes(form, page_table):
+def test_every_new_element_is_the_nearest_number_and_no_other_element_changes(form, page_table):
     descriptor, args = made(form, page_table=page_table, strided=page_table == "csr")
     before, layout, dtype = cloned(args), descriptor.paged_kv.layout, descriptor.paged_kv.dtype
     run((descriptor, args))
@@ -98,7 +98,7 @@ def test_every_new_number_is_the_nearest_and_no_other_changes(form, page_table):
                     assert torch.equal(left.nan_to_num(7.0), right.nan_to_num(7.0))
 
 
-def test_what_is_beyond_the_largest_becomes_it_and_nan_stays():
+def test_a_quotient_beyond_the_largest_fp8_number_saturates_and_nan_stays_nan():
     for dtype, most in (("f8_e4m3", 448.0), ("f8_e5m2", 57344.0)):
         descriptor, args = append([4], [4], paged_kv=cache(dtype=dtype), new_dtype="f32", kv_scale="tensor")
         args.k_scale[:] = 0.5
@@ -111,7 +111,7 @@ def test_what_is_beyond_the_largest_becomes_it_and_nan_stays():
 
 
 @pytest.mark.parametrize("rope", ["half", "interleaved"])
-def test_v_and_what_is_not_rotated_arrive_bit_for_bit(rope):
+def test_v_and_elements_that_rope_does_not_rotate_are_copied_bit_for_bit(rope):
     descriptor, args = append([5], [9], paged_kv=cache(dtype="bf16"), rope=rope, rotary_dim=4)
     run((descriptor, args))
     places = naive.locations(args, 4)[0][4:]
@@ -121,8 +121,8 @@ def test_v_and_what_is_not_rotated_arrive_bit_for_bit(rope):
         assert not torch.equal(args.k_data[place][:, :4], args.k_new[i, :, :4])
 
 
-def test_rope_makes_scores_depend_on_distance_alone():
-    """The same K row at two positions, against a q rotated by hand: equal distances give equal scores."""
+def test_scores_with_rope_depend_only_on_the_distance():
+    """The K rows are equal, and the test rotates q itself: equal distances give equal scores."""
     descriptor, args = append([9], [9], paged_kv=cache(dtype="f32", num_kv_heads=1, head_dim=4), rope="half")
     angle = torch.arange(9)[:, None] * torch.tensor([1.0, 0.1])
     args = replace(args, cos_sin_cache=torch.cat([angle.cos(), angle.sin()], -1))
@@ -159,7 +159,7 @@ def test_rope_makes_scores_depend_on_distance_alone():
         ({"rope": True}, "'interleaved' or 'half', got True. .OPF-D002"),
     ],
 )
-def test_a_contradiction_is_refused(fields, said):
+def test_contradictory_fields_are_refused(fields, said):
     with pytest.raises(DescriptorError, match=said.replace("(", "\\(")):
         made({"paged_kv": {}} | fields)
 
@@ -175,7 +175,7 @@ def test_a_contradiction_is_refused(fields, said):
         ({"v_scale": torch.ones(3)}, "OPF-A011"),
     ],
 )
-def test_a_wrong_operand_is_refused(change, code):
+def test_an_operand_of_a_wrong_shape_or_dtype_is_refused(change, code):
     descriptor, args = made(FORMS[6])
     [issue] = on_reference(descriptor).can_implement(replace(args, **change)).issues
     assert (issue.code, issue.argument) == (code, next(iter(change)))
@@ -183,7 +183,7 @@ def test_a_wrong_operand_is_refused(change, code):
 
 @pytest.mark.parametrize("level", ["metadata", "full"])
 @pytest.mark.parametrize(("page_table", "name"), [("csr", "last_page_len"), ("block", "kv_lens")])
-def test_a_position_without_angles_is_refused_before_anything_is_written(monkeypatch, level, page_table, name):
+def test_a_position_beyond_the_angle_table_is_refused_before_anything_is_written(monkeypatch, level, page_table, name):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor, args = made(FORMS[3], page_table=page_table)
     before = cloned(args)
@@ -194,12 +194,12 @@ def test_a_position_without_angles_is_refused_before_anything_is_written(monkeyp
     assert torch.equal(bits(args.k_data), bits(before.k_data))
 
 
-def test_a_request_without_new_rows_needs_no_angles():
+def test_the_angle_table_may_be_shorter_than_requests_without_new_rows():
     descriptor, args = append([0, 2], [9, 2], paged_kv=cache(dtype="bf16"), rope="half")
     run((descriptor, replace(args, cos_sin_cache=args.cos_sin_cache[:2])))
 
 
-def test_what_is_computed_shows_in_the_sku_and_a_copy_stays_as_it_was():
+def test_rope_and_quantisation_are_in_the_sku_and_a_plain_append_stays_exact():
     skus = [on_reference(made(form)[0]).sku for form in FORMS]
     assert len({sku.id for sku in skus}) == len(FORMS)
     assert {sku.precision_guarantee.error_model.id for sku in skus} == {"append-f32"}
@@ -209,8 +209,8 @@ def test_what_is_computed_shows_in_the_sku_and_a_copy_stays_as_it_was():
 
 
 @pytest.mark.parametrize("rope_dtype", ["bf16", "f16"])
-def test_a_narrow_table_gives_the_bits_of_the_same_table_widened(rope_dtype):
-    """Widening is exact, so the stored bytes are the same; the dtype is a fact of the SKU unless it is f32."""
+def test_an_f16_or_bf16_angle_table_gives_the_bits_of_its_f32_copy(rope_dtype):
+    """Widening the table to f32 is exact, so the stored bytes are the same. The SKU names the dtype unless it is f32."""
     narrow, args = append([4, 5], [6, 9], paged_kv=cache(dtype="bf16"), rope="half", rope_dtype=rope_dtype)
     wide = type(narrow).model_validate(narrow.model_dump() | {"rope_dtype": "f32"})
     other = replace(cloned(args), cos_sin_cache=args.cos_sin_cache.float())
@@ -222,7 +222,7 @@ def test_a_narrow_table_gives_the_bits_of_the_same_table_widened(rope_dtype):
 
 
 @pytest.mark.parametrize("form", FORMS, ids=IDS)
-def test_a_kernel_that_cannot_compute_declines_with_a_reason(form):
+def test_a_kernel_that_does_not_support_the_form_declines_with_a_reason(form):
     descriptor, _ = made(form)
     [cuda, reference] = survey(descriptor, Preference(), Target.parse("sm_90a"))
     assert not reference.reasons
@@ -240,7 +240,7 @@ def other_pairs(descriptor):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_measure_of_error_sees_a_step_a_wrong_pairing_and_a_stray_write(seed):
+def test_the_error_check_detects_a_wrong_number_a_wrong_pairing_and_a_stray_write(seed):
     descriptor = problems.special_descriptor("paged_kv_append", seed, 300)
     args = inputs.make_args(descriptor, seed=seed)
     before = (args.k_data.clone(), args.v_data.clone())
@@ -266,7 +266,7 @@ def test_the_measure_of_error_sees_a_step_a_wrong_pairing_and_a_stray_write(seed
     assert numerics.check(descriptor, stray, plan.sku, before=before).worst == math.inf
 
 
-def test_the_names_of_index_tensors_are_as_elsewhere():
+def test_errors_name_the_index_tensors_of_append():
     descriptor, args = made(FORMS[0])
     with pytest.raises(IndexDataError, match=r"append_indptr\[1\]"):
         run((descriptor, replace(args, append_indptr=i32([0, 7, 9, 9]))))

@@ -1,4 +1,4 @@
-"""GPU tests of the paged append."""
+"""GPU tests of the paged KV cache append."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_runs_repeat_bitwise(descriptor):
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     args = inputs.make_args(descriptor, seed=1, device="cuda")
     before = (args.k_data.clone(), args.v_data.clone())
-    most = 0 if descriptor.copies else 1  # of the bound
+    most = 0 if descriptor.copies else 1  # largest allowed error, in units of the bound
     first = None
     for _ in range(20):
         args.k_data.copy_(before[0])
@@ -28,7 +28,7 @@ def test_runs_repeat_bitwise(descriptor):
         assert all(same_bits(pool, first[name]) for name, pool in pools.items())
 
 
-def test_a_captured_append_follows_the_table():
+def test_a_captured_append_uses_the_current_page_table():
     descriptor = EXAMPLES[1]
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     new = [10, 0, 3, 30, 20]

@@ -1,4 +1,4 @@
-"""The oracle of append fails if a slot, a copied row, an angle or a quotient is wrong by the least possible amount."""
+"""The error check of append detects the smallest possible error in a slot, a copied row, an angle or a quotient."""
 
 import math
 
@@ -10,7 +10,7 @@ from tests.support.problems import append, cache, cloned, on_reference
 
 
 def ran(**fields):
-    """(descriptor, args after a run, SKU, pools before) of two requests, of which the second has two new rows."""
+    """(descriptor, args after a run, SKU, pools before it) of two requests, the second of which has two new rows."""
     descriptor, args = append([1, 2], [5, 9], paged_kv=cache(**fields.pop("paged_kv")), **fields)
     before = {name: getattr(args, name).clone() for name in ("k_data", "v_data")}
     plan = on_reference(descriptor)
@@ -23,7 +23,7 @@ def worst(descriptor, args, sku, before):
 
 
 def new_slot(args, descriptor, pool):
-    """The last new row of the last request, [heads, dim]: a view."""
+    """A view [heads, dim] of the last new row of the last request."""
     size, length = descriptor.paged_kv.page_size, 9
     page = int(args.kv_indices[int(args.kv_indptr[2]) - 1])
     return pool[page, (length - 1) % size]
@@ -33,7 +33,7 @@ COPY = {"paged_kv": {"dtype": "f16"}}
 
 
 @pytest.mark.parametrize("name", ["k_data", "v_data"])
-def test_a_copied_row_must_be_that_row_in_both_pools(name):
+def test_a_wrong_bit_in_a_copied_row_is_detected(name):
     descriptor, args, sku, before = ran(**COPY)
     assert worst(descriptor, args, sku, before) == 0
     new_slot(args, descriptor, getattr(args, name)).view(torch.int16)[-1, -1] ^= 1
@@ -41,7 +41,7 @@ def test_a_copied_row_must_be_that_row_in_both_pools(name):
 
 
 @pytest.mark.parametrize("name", ["k_data", "v_data"])
-def test_no_other_slot_may_change(name):
+def test_a_write_to_another_page_is_detected(name):
     descriptor, args, sku, before = ran(**COPY)
     used = set(args.kv_indices[: int(args.kv_indptr[2])].tolist())
     free = next(page for page in range(descriptor.paged_kv.num_total_pages) if page not in used)
@@ -51,8 +51,8 @@ def test_no_other_slot_may_change(name):
 
 @pytest.mark.parametrize("rope", ["half", "interleaved"])
 @pytest.mark.parametrize("at", [0, 7])
-def test_a_rotated_element_is_within_a_few_roundings(rope, at):
-    """1 part in 10,000 is far above f32 rounding errors."""
+def test_an_error_of_a_ten_thousandth_in_a_rotated_element_is_detected(rope, at):
+    """The error is far above the rounding errors of f32."""
     descriptor, args, sku, before = ran(rope=rope, paged_kv={"dtype": "f32"})
     assert worst(descriptor, args, sku, before) <= 1
     new_slot(args, descriptor, args.k_data)[:, at] *= 1.0001
@@ -60,8 +60,8 @@ def test_a_rotated_element_is_within_a_few_roundings(rope, at):
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
-def test_a_quotient_beside_a_tie_has_one_nearest_number(name):
-    """1.0625 is half way between two numbers of e4m3; no f32 rounding error is as large as 1 part in 10,000."""
+def test_an_error_of_a_ten_thousandth_next_to_a_tie_is_detected(name):
+    """1.0625 is halfway between two numbers of e4m3; f32 rounding errors are far below a ten-thousandth."""
     fields = {"new_dtype": "f32", "kv_scale": "tensor", "paged_kv": {"dtype": "f8_e4m3"}}
     descriptor, args = append([1, 2], [5, 9], **fields | {"paged_kv": cache(dtype="f8_e4m3")})
     for scale in (args.k_scale, args.v_scale):
@@ -79,7 +79,7 @@ def test_a_quotient_beside_a_tie_has_one_nearest_number(name):
 
 
 @pytest.mark.parametrize("rope", ["half", "interleaved"])
-def test_the_reference_turns_f32_in_f64_and_rounds_once(rope):
+def test_the_reference_rotates_f32_rows_in_f64_and_rounds_once(rope):
     descriptor, args, _, _ = ran(rope=rope, paged_kv={"dtype": "f32"})
     x, angles = args.k_new[-1].double(), args.cos_sin_cache[8].double()
     count = angles.numel() // 2

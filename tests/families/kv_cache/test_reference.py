@@ -1,4 +1,4 @@
-"""The reference append: every bit arrives where the page table says, and no other bit changes."""
+"""The reference append copies every row to its slot in the page table and changes no other bit."""
 
 import random
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tests.support.problems import append, bits, cache, cloned, i32, run
 
 
 def expected(descriptor, args):
-    """The pools after the append, one token at a time, as integers."""
+    """The pools after the append, computed one token at a time, as integers."""
     layout, indptr = descriptor.paged_kv.layout, args.append_indptr.tolist()
     pools = [bits(pool).clone() for pool in (args.k_data, args.v_data)]
     for pool, new in zip(pools, (bits(args.k_new), bits(args.v_new)), strict=True):
@@ -32,7 +32,7 @@ def assert_appended(problem):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_random_append_is_bitwise_right(seed):
+def test_a_random_append_copies_every_bit(seed):
     rng = random.Random(seed)
     kv_lens = [rng.choice([0, 1, rng.randint(1, 17)]) for _ in range(rng.randint(1, 4))]
     new_lens = [rng.randint(0, n) for n in kv_lens]
@@ -45,7 +45,7 @@ def test_random_append_is_bitwise_right(seed):
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"])
-def test_every_bit_pattern_survives_nan_payloads_too(dtype):
+def test_every_bit_pattern_is_copied_including_nan_payloads(dtype):
     descriptor, args = append([4, 5], [6, 9], paged_kv=cache(dtype=dtype))
     for new in (args.k_new, args.v_new):
         pattern = bits(new)
@@ -55,14 +55,14 @@ def test_every_bit_pattern_survives_nan_payloads_too(dtype):
     assert_appended((descriptor, args))
 
 
-def test_nothing_to_append_changes_nothing():
+def test_an_append_without_new_rows_changes_nothing():
     descriptor, args = append([0, 0], [6, 0])
     before = cloned(args)
     run((descriptor, args))
     assert torch.equal(bits(args.k_data), bits(before.k_data))
 
 
-def test_an_empty_batch_is_legal():
+def test_an_empty_batch_is_valid():
     _, args = run(append([], []))
     assert torch.isnan(args.k_data).all()
 
@@ -88,7 +88,7 @@ def test_padding_between_interleaved_pools_is_untouched():
         ("last_page_len", [2, 9], ["last_page_len[1]", "[1, 4]", "got 9"]),
     ],
 )
-def test_a_wrong_table_is_refused_before_anything_is_written(name, values, numbers):
+def test_an_invalid_page_table_is_refused_before_anything_is_written(name, values, numbers):
     descriptor, args = append([4, 5], [6, 9])
     before = cloned(args)
     with pytest.raises(IndexDataError) as caught:
@@ -98,7 +98,7 @@ def test_a_wrong_table_is_refused_before_anything_is_written(name, values, numbe
     assert torch.equal(bits(args.v_data), bits(before.v_data))
 
 
-def test_a_later_request_without_room_leaves_the_earlier_ones_unwritten():
+def test_no_request_is_written_if_a_later_request_has_too_many_new_rows():
     descriptor, args = append([4, 5], [6, 5])
     before = cloned(args)
     with pytest.raises(IndexDataError, match=r"append_indptr\[2\]"):

@@ -1,4 +1,4 @@
-"""GPU tests of packing masks."""
+"""GPU tests of pack_mask."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_runs_repeat_bitwise(descriptor):
         assert torch.equal(args.packed_indptr, first[1])
 
 
-def test_a_mask_is_packed_in_one_launch():
+def test_pack_mask_launches_one_kernel():
     mask = torch.rand(4, 100, 300, device="cuda") < 0.5
     pack_mask(mask)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

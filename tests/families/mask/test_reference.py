@@ -1,4 +1,5 @@
-"""Packing masks: every bit against numpy, the use of the packed mask in attention, and the kernel on the host."""
+"""pack_mask and segment_packbits: every bit agrees with numpy, attention uses the packed mask correctly, and the emulated
+kernel packs every byte."""
 
 import itertools
 import random
@@ -26,7 +27,7 @@ def packed_by_numpy(bits, lengths, order):
 
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_segments_are_packed_as_numpy_packs_each(lengths, order):
+def test_each_segment_is_packed_as_by_numpy(lengths, order):
     torch.manual_seed(len(lengths))
     bits = torch.rand(sum(lengths)) < 0.5
     packed, starts = segment_packbits(bits, indptr(lengths), bit_order=order)
@@ -36,12 +37,12 @@ def test_segments_are_packed_as_numpy_packs_each(lengths, order):
     assert len(packed) == (sum(lengths) + 7 * len(lengths)) // 8
 
 
-def test_any_byte_but_0_is_true():
+def test_any_nonzero_byte_is_true():
     packed, _ = segment_packbits(torch.tensor([0, 1, 2, 255, 128, 0, 0, 0, 4], dtype=torch.uint8), i32([0, 9]))
     assert packed.tolist() == [0b00011110, 1]
 
 
-def test_an_even_mask_has_the_bits_of_its_segments():
+def test_a_mask_of_equal_requests_has_the_bits_of_its_segments():
     torch.manual_seed(2)
     mask = torch.rand(3, 5, 7) < 0.5
     packed, starts = pack_mask(mask)
@@ -50,7 +51,7 @@ def test_an_even_mask_has_the_bits_of_its_segments():
     assert [t.numel() for t in pack_mask(torch.zeros(0, 4, 4, dtype=torch.bool))] == [0, 1]
 
 
-def test_attention_sees_what_the_mask_shows():
+def test_attention_with_a_packed_mask_equals_torch_with_the_mask():
     torch.manual_seed(3)
     batch, rows, keys = 2, 5, 9
     mask = torch.rand(batch, rows, keys) < 0.6
@@ -89,7 +90,7 @@ def test_a_kernel_on_the_host_packs_every_byte(descriptor, seed):
 
 
 @emulator.needed
-def test_a_wrong_indptr_stays_in_its_tensors():
+def test_an_invalid_indptr_does_not_lead_to_access_outside_the_tensors():
     rng = random.Random(5)
     descriptor = PackMaskDescriptor(batch_size=9, num_bits=100)
     for _ in range(20):
@@ -112,17 +113,17 @@ def test_a_wrong_indptr_stays_in_its_tensors():
         ([-1, 9], r"indptr\[0\] expected a start in \[0, 20\], got -1"),
     ],
 )
-def test_segments_that_descend_or_end_past_the_bits_are_refused_on_the_cpu(starts, told):
+def test_segments_that_decrease_or_exceed_the_bits_are_refused_on_the_cpu(starts, told):
     with pytest.raises(IndexDataError, match=rf"segment_packbits\.run: {told}.*OPF-V001"):
         segment_packbits(torch.ones(20, dtype=torch.bool), i32(starts))
 
 
-def test_segments_need_not_cover_all_bits():
+def test_segments_may_leave_bits_unused():
     packed, starts = segment_packbits(torch.ones(20, dtype=torch.bool), i32([3, 3, 9]))
     assert (packed.tolist(), starts.tolist()) == ([63, 0, 0, 0], [0, 0, 1])
 
 
-def test_bad_masks_are_refused_by_type():
+def test_masks_of_a_wrong_dtype_or_shape_are_refused():
     flat = torch.zeros(4, dtype=torch.bool)
     with pytest.raises(DTypeError, match=r"pack_mask.run: mask expected torch\.bool or torch\.uint8, got torch\.float32"):
         pack_mask(torch.zeros(1, 2, 2))

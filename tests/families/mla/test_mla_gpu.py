@@ -1,4 +1,4 @@
-"""GPU tests of latent attention: repeatability, batch invariance, graphs, and the sharing within tiles."""
+"""GPU tests of latent attention: repeatability, batch invariance, graph capture, and several rows per request."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def test_a_request_does_not_see_its_batch(split, heads):
 
 
 @pytest.mark.parametrize("split", ["off", 64])
-def test_a_request_of_several_rows_does_not_see_its_batch(split):
+def test_the_bits_of_a_request_with_several_rows_do_not_depend_on_its_batch(split):
     whole = decode_of(16, kv_split=split, q_len=5)
     plan, args = Plan.select(whole, CUDA), inputs.make_args(whole, 5, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     plan.run(args)
@@ -69,8 +69,8 @@ def test_a_request_of_several_rows_does_not_see_its_batch(split):
 
 @pytest.mark.parametrize(("heads", "q_len"), [(16, 2), (16, 4), (16, 9), (24, 3), (5, 4), (8, 7), (2, 70), (64, 3), (128, 2)])
 @pytest.mark.parametrize("more", [{}, {"window_left": 100, "kv_split": 128}, {"causal": False}], ids=str)
-def test_several_rows_keep_the_guarantee(heads, q_len, more):
-    """Loads by boxes of whole heads and rows, by boxes of eight heads, and by threads."""
+def test_several_rows_per_request_keep_the_error_bound(heads, q_len, more):
+    """The cases load q by TMA boxes of all heads and rows, by TMA boxes of eight heads, and by threads."""
     descriptor = decode_of(heads, 64, q_len=q_len, **more)
     args = inputs.make_args(descriptor, 3, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     Plan.select(descriptor, CUDA).run(args)
@@ -78,8 +78,8 @@ def test_several_rows_keep_the_guarantee(heads, q_len, more):
 
 
 @pytest.mark.parametrize("page_size", [16, 5])
-def test_queries_of_several_rows_may_be_a_view_by_heads(page_size):
-    """The layout of q_nope after a product batched over heads: [heads, rows, 512] in memory."""
+def test_q_of_several_rows_may_be_a_transposed_view(page_size):
+    """The memory layout of q_nope after a batched product over the heads is [heads, rows, 512]."""
     descriptor = decode_of(16, page_size, q_len=3)
     args = inputs.make_args(descriptor, 8, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     plan = Plan.select(descriptor, CUDA)
@@ -98,7 +98,7 @@ def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(value):
     plan = Plan.select(descriptor, CUDA)
     plan.run(args)
     want = args.o.clone()
-    args.ckv[int(args.block_table[0, 697 // 64]), 697 % 64, 5] = value  # rows 1 to 3 of request 0 see key 697
+    args.ckv[int(args.block_table[0, 697 // 64]), 697 % 64, 5] = value  # rows 1 to 3 of request 0 attend to key 697
     plan.run(args)
     assert same_bits(args.o[[0, 4, 5, 6, 7]], want[[0, 4, 5, 6, 7]])
     assert not bool(args.o[1:4].isfinite().all(-1).any())
@@ -106,7 +106,7 @@ def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(value):
 
 @pytest.mark.parametrize("page_size", [1, 5, 8, 16, 64, 256])
 @pytest.mark.parametrize("heads", [16, 24, 64, 128])
-def test_any_page_size_keeps_the_guarantee(heads, page_size):
+def test_any_page_size_keeps_the_error_bound(heads, page_size):
     descriptor = decode_of(heads, page_size)
     args = inputs.make_args(descriptor, 3, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     Plan.select(descriptor, CUDA).run(args)
@@ -114,8 +114,8 @@ def test_any_page_size_keeps_the_guarantee(heads, page_size):
 
 
 @pytest.mark.parametrize(("batch", "length", "heads"), [(1, 70_000, 128), (300, 700, 128), (130, 1024, 64), (7, 9001, 16)])
-def test_every_way_of_sharing_the_device_keeps_the_guarantee(batch, length, heads):
-    """One long context over all SMs, several requests per block, as many requests as blocks."""
+def test_every_ratio_of_requests_to_ctas_keeps_the_error_bound(batch, length, heads):
+    """The cases have one long context on all SMs, several requests per CTA, and as many requests as CTAs."""
     pages = batch * -(-length // 64)
     descriptor = decode_of(heads, 64, pages * 64, batch)
     args = inputs.make_args(descriptor, 4, "cuda", inputs.DrawnLengths(kv=[length] * batch))
@@ -123,7 +123,7 @@ def test_every_way_of_sharing_the_device_keeps_the_guarantee(batch, length, head
     held(descriptor, args)
 
 
-def test_one_tensor_of_both_parts_gives_the_same_bits():
+def test_ckv_and_kpe_in_one_tensor_give_the_same_bits():
     descriptor = decode_of(64, 16)
     apart = inputs.make_args(descriptor, 6, "cuda", inputs.DrawnLengths(kv=KV_LENS))
     whole = torch.cat([apart.ckv, apart.kpe], -1)
@@ -137,7 +137,7 @@ def test_one_tensor_of_both_parts_gives_the_same_bits():
     assert same_bits(apart.lse, together.lse)
 
 
-def test_a_graph_follows_lengths_that_change():
+def test_a_replayed_graph_uses_the_current_lengths():
     descriptor = decode_of(128, 64, 6400, page_table="block")
     args = inputs.make_args(descriptor, 7, "cuda", inputs.DrawnLengths(kv=[640] * len(KV_LENS)))
     plan = Plan.select(descriptor, CUDA)

@@ -21,7 +21,7 @@ from tests.support.problems import bits, cloned, i32, mla, on_reference, poison,
 WIDE = PagedLatentCacheDescriptor(num_total_pages=8, page_size=4, dtype="bf16")
 
 
-def test_the_last_axis_of_outputs_has_the_name_of_its_field():
+def test_an_error_about_o_names_latent_dim():
     descriptor, args = mla([6, 9])
     [issue] = on_reference(descriptor).can_implement(replace(args, o=args.o[..., 1:])).issues
     assert issue.expected.endswith(f"latent_dim={descriptor.paged_kv.latent_dim}]")
@@ -37,7 +37,7 @@ def assert_right(problem):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_random_latent_decode_is_right(seed):
+def test_a_random_latent_decode_equals_the_loop(seed):
     rng = random.Random(seed)
     pool = PagedLatentCacheDescriptor(
         num_total_pages=60, page_size=rng.choice([1, 3, 4]), dtype=rng.choice(["f16", "bf16", "f32", "f8_e4m3"]),
@@ -51,7 +51,7 @@ def test_random_latent_decode_is_right(seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_latent_decode_of_several_rows_is_right(seed):
+def test_a_random_latent_decode_of_several_rows_equals_the_loop(seed):
     rng = random.Random(seed)
     kv_lens = [rng.choice([0, 1, 2, rng.randint(1, 17)]) for _ in range(rng.randint(1, 4))]
     fields = {"window_left": rng.choice([-1, -1, 0, 5]), "logits_soft_cap": rng.choice([0.0, 1.5]), "sinks": rng.random() < 0.4}
@@ -60,8 +60,8 @@ def test_random_latent_decode_of_several_rows_is_right(seed):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_each_row_is_a_call_of_one_row(causal):
-    """Row i of 3 sees kv_len - 2 + i keys, or all keys: like a decode of one row of a request with that length."""
+def test_each_row_of_a_request_equals_a_call_with_one_row(causal):
+    """Row i of 3 attends to the first kv_len - 2 + i keys if causal, otherwise to all keys, as a decode of that length does."""
     descriptor, args = run(mla([9, 2, 0], page_table="block", seed=5, q_len=3, causal=causal))
     for i in range(3):
         lens = args.kv_lens - (2 - i if causal else 0)
@@ -75,8 +75,8 @@ def test_each_row_is_a_call_of_one_row(causal):
         torch.testing.assert_close(own.lse, args.lse[rows], rtol=1e-6, atol=0)
 
 
-def test_one_row_says_nothing_of_rows():
-    """Serialised texts, digests and ids of an earlier version stay valid."""
+def test_q_len_and_causal_are_not_serialised_for_one_row():
+    """Serialised descriptors, digests and ids of an earlier version stay valid."""
     descriptor, _ = mla([6])
     assert not {"q_len", "causal"} & set(descriptor.model_dump())
     assert {"q_len": 4, "causal": False}.items() <= changed(descriptor, q_len=4, causal=False).model_dump().items()
@@ -85,13 +85,13 @@ def test_one_row_says_nothing_of_rows():
 @pytest.mark.parametrize(
     ("q_len", "text"), [(0, "greater than or equal to 1"), (2**30, r"q_len expected at most 2\^31 - 1 rows")]
 )
-def test_a_count_of_rows_that_is_none_is_refused(q_len, text):
+def test_an_invalid_q_len_is_refused(q_len, text):
     with pytest.raises(DescriptorError, match=text):
         mla([1, 1, 1])[0].model_validate(mla([1, 1, 1])[0].model_dump() | {"q_len": q_len})
 
 
 @pytest.mark.parametrize("rows", [2, 7])
-def test_other_rows_than_q_len_of_each_request_are_refused(rows):
+def test_a_number_of_rows_other_than_q_len_per_request_is_refused(rows):
     descriptor, args = mla([6, 9], q_len=3)
     wrong = replace(args, q_nope=torch.zeros(rows, 5, 16, dtype=torch.float16))
     [issue] = on_reference(descriptor).can_implement(wrong).issues
@@ -107,21 +107,21 @@ def test_pages_before_the_window_of_the_first_row_may_have_any_id():
         run((descriptor, args))
 
 
-def test_the_usual_scale_is_that_of_a_head_before_absorption():
+def test_the_default_scale_is_that_of_a_head_before_absorption():
     descriptor, args = mla([6, 9], pool=WIDE, heads=16, sm_scale=None)
     assert descriptor.scale == 1 / math.sqrt(128 + 64)
     assert_right((descriptor, args))
 
 
-def test_other_widths_must_say_their_scale():
+def test_other_latent_dims_require_an_explicit_scale():
     with pytest.raises(
         DescriptorError, match=r"sm_scale expected a number.*512 \+ 64, not \(16, 8\), got None. Usually it is 1/sqrt"
     ):
         mla([6], sm_scale=None)
 
 
-def test_one_tensor_of_both_parts_gives_the_same_bits():
-    """Servers hold one [pages, page_size, 576] tensor or two: base pointers and strides serve both."""
+def test_ckv_and_kpe_in_one_tensor_give_the_same_bits():
+    """Servers use one [pages, page_size, 576] tensor or two tensors; base pointers and strides describe both."""
     _, apart = run(mla([6, 0, 9], seed=3))
     _, together = run(mla([6, 0, 9], seed=3, columns=True))
     assert together.ckv.stride(1) > together.ckv.shape[-1]
@@ -130,20 +130,20 @@ def test_one_tensor_of_both_parts_gives_the_same_bits():
     assert torch.equal(bits(apart.lse), bits(together.lse))
 
 
-def test_the_latent_row_is_key_and_value():
+def test_with_a_single_key_the_output_is_its_latent_row():
     descriptor, args = mla([1])
     run((descriptor, args))
     [[(page, slot)]] = naive.locations(args, 4)
     assert torch.equal(args.o[0], args.ckv[page, slot].expand_as(args.o[0]))
 
 
-def test_an_empty_request_is_empty():
+def test_a_request_without_keys_has_o_zero_and_lse_minus_infinity():
     _, args = run(mla([0, 3]))
     assert (args.o[0] == 0).all()
     assert (args.lse[0] == -torch.inf).all()
 
 
-def test_a_nonfinite_rotated_key_touches_only_its_request():
+def test_a_nonfinite_rotated_key_changes_only_its_request():
     descriptor, args = mla([6, 5])
     nonfinite = cloned(args)
     page, slot = naive.locations(args, 4)[0][2]
@@ -171,14 +171,14 @@ def test_a_page_outside_the_pool_is_refused():
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else x,
 )
-def test_a_wrong_operand_is_refused(change, code):
+def test_an_operand_of_a_wrong_shape_or_dtype_is_refused(change, code):
     descriptor, args = mla([6, 9])
     [issue] = on_reference(descriptor).can_implement(replace(args, **change)).issues
     assert (issue.code, issue.argument) == (code, next(iter(change)))
 
 
 @pytest.mark.parametrize("name", ["q_nope", "kpe"])
-def test_level_full_reads_every_part(monkeypatch, name):
+def test_validation_level_full_checks_q_and_both_parts_of_the_cache(monkeypatch, name):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor, args = mla([6, 9], seed=8, logits_soft_cap=7.0)
     page, slot = naive.locations(args, 4)[1][8]
@@ -187,7 +187,7 @@ def test_level_full_reads_every_part(monkeypatch, name):
         run((descriptor, args))
 
 
-def test_the_named_plan_is_the_op():
+def test_the_named_plan_selects_the_sku_of_plan_select():
     descriptor, args = mla([6, 9])
     plan = BatchMlaDecodePlan.select(descriptor, target=Target.cpu())
     plan.run(args)
@@ -195,7 +195,7 @@ def test_the_named_plan_is_the_op():
     assert Plan.select(descriptor, target=Target.cpu()).sku == plan.sku
 
 
-def test_what_cuda_can_is_said_with_reasons():
+def test_the_cuda_kernel_is_selected_or_declines_with_reasons():
     descriptor = BatchMlaDecodeDescriptor(batch_size=4, num_qo_heads=128, paged_kv=WIDE)
     options = {o.candidate.backend: o for o in explain(descriptor, target=Target.parse("sm_90a")).options}
     assert not options["reference"].reasons
@@ -206,7 +206,7 @@ def test_what_cuda_can_is_said_with_reasons():
     assert "OPF-S001" in {reason.code for reason in old["cuda"].reasons}
 
 
-def test_its_cost_counts_a_latent_row_once_for_key_and_value():
+def test_the_cost_counts_the_bytes_of_a_latent_row_once():
     descriptor = BatchMlaDecodeDescriptor(batch_size=2, num_qo_heads=16, paged_kv=WIDE, kv_split="off")
     short, long = (amount(descriptor, DrawnLengths(kv=[n, 0])) for n in (4, 24))
     assert long.bytes - short.bytes == 20 * 576 * 2
@@ -238,12 +238,12 @@ def take_a_wrong_page(args):
 
 
 @pytest.mark.parametrize("fault", [forget_the_rotated_part, take_the_key_of_the_next_token, take_a_wrong_page])
-def test_the_measure_of_error_sees_a_fault(fault):
+def test_the_error_check_detects_each_fault(fault):
     assert_seen(fault, [14, 9])
 
 
 @pytest.mark.parametrize("fault", [swap_two_rows, take_the_table_of_the_next_request, see_one_key_less])
-def test_the_measure_of_error_sees_a_fault_of_rows(fault):
+def test_the_error_check_detects_each_fault_of_several_rows(fault):
     assert_seen(fault, [14, 13], q_len=3)
 
 
@@ -258,7 +258,7 @@ def assert_seen(fault, kv_lens, **fields):
 
 
 @pytest.mark.parametrize("kv_split", ["auto", 64])
-def test_the_harness_of_bits_runs_latents(kv_split):
+def test_the_determinism_harness_runs_latent_attention(kv_split):
     descriptor = BatchMlaDecodeDescriptor(batch_size=3, num_qo_heads=16, paged_kv=WIDE, kv_split=kv_split)
     subject = Subject(descriptor, "reference", "cpu")
     assert determinism.run_to_run(subject, runs=3, seed=1).different == 0
@@ -266,7 +266,7 @@ def test_the_harness_of_bits_runs_latents(kv_split):
     assert determinism.batch_invariance(subject, few, seed=1).compared >= 6
 
 
-def test_lengths_past_the_bound_of_the_table_are_refused():
+def test_a_length_beyond_the_block_table_is_refused():
     descriptor, args = mla([6, 9], page_table="block")
     with pytest.raises(IndexDataError, match=r"kv_lens\[1\]"):
         run((descriptor, replace(args, kv_lens=i32([6, 99]))))

@@ -1,4 +1,4 @@
-"""Faults in kernels around experts: keys and ties, the order of a sort, uninitialised rows."""
+"""Faults planted in kernels of mixtures of experts: sort keys and ties, the order of a sort, uninitialised rows."""
 
 from tests.mutation.mutant import cpu
 
@@ -43,7 +43,7 @@ FAULTS = (
         "moe_sort.cuh",
         "begin + __popc(same & lower);",
         "begin + __popc(same & ~lower) - 1;",
-        f"{KERNELS} -k order_of_choices",
+        f"{KERNELS} -k order_of_rows",
     ),
     kernel(
         "a warp has the choices of the one before",
@@ -84,14 +84,14 @@ FAULTS = (
         "moe_gather.cuh",
         "at >= count || count > p.choices",
         "at >= p.choices",
-        f"{KERNELS} -k wrong_counts",
+        f"{KERNELS} -k invalid_counts",
     ),
     kernel(
         "an entry out of range is read",
         "moe_gather.cuh",
         "if (choice < 0 || choice >= p.choices) return;",
         "",
-        f"{KERNELS} -k wrong_counts",
+        f"{KERNELS} -k invalid_counts",
     ),
     kernel("a row has the weight of its place", "moe_gather.cuh", "p.weights[choice]", "p.weights[at]"),
     kernel(
@@ -99,7 +99,7 @@ FAULTS = (
         "moe_gather.cuh",
         "choice / p.top_k * p.x_row;",
         "static_cast<int32_t>(choice / p.top_k * p.x_row);",
-        f"{KERNELS} -k gigabytes",
+        f"{KERNELS} -k row_strides",
     ),
     kernel(
         "a slot without a row counts 0 times what lies there",

@@ -1,4 +1,4 @@
-"""Layers of experts by loops over rows and slots in f64, and tensors of calls."""
+"""Mixture-of-experts layers computed by loops over rows and slots in f64, and the tensors of their calls."""
 
 import math
 
@@ -15,7 +15,7 @@ ACTIVATIONS["gelu_tanh"] = lambda x: gelu(x, approximate="tanh")
 
 
 def drawn(d, seed=0):
-    """Tensors of a call, with values of ordinary size."""
+    """The tensors of a call, with values of ordinary magnitude."""
     torch.manual_seed(seed)
     made = {}
     for name, spec in operands_of(d).items():
@@ -45,7 +45,7 @@ def ran(d, args):
 
 
 def one_expert(d, x, up, down, up_bias=None, down_bias=None, eight=False):
-    """A row through an expert, in f64. eight: the results of the activation are quantised."""
+    """One row through one expert, in f64. With `eight`, the result of the activation is quantised to 8 bits."""
     up, down = (w.double() if d.weight_layout == "nk" else w.double().T for w in (up, down))
     both = up @ x + (0 if up_bias is None else up_bias.double())
     half = len(both) // 2
@@ -64,14 +64,14 @@ def one_expert(d, x, up, down, up_bias=None, down_bias=None, eight=False):
 
 
 def in_8_bits(d, x):
-    """The numbers that a row represents after quantisation."""
+    """The numbers that a row represents after its quantisation to 8 bits."""
     parts = x.float().reshape(-1, 128 if d.scaling == "block" else len(x))
     scale = parts.abs().amax(1, keepdim=True).clamp(min=1e-10) / 448
     return ((parts / scale).to(torch.float8_e4m3fn).double() * scale.double()).flatten()
 
 
 def weight_of(d, args, name, expert):
-    """A weight with its scales, in f64."""
+    """A weight multiplied by its scales, in f64."""
     if d.weight_format is not None:
         found = number_of(
             d.weight_format, *(_of_expert(args, f"{name}{part}", expert) for part in ("", "_scale", "_zero", "_global"))
@@ -92,7 +92,8 @@ def _of_expert(args, name, expert):
 
 
 def number_of(form, codes, scale, zero, whole):
-    """The numbers of 4-bit codes of a weight, in f64. zero, whole: zero points and the global scale, or None."""
+    """The numbers that 4-bit codes of a weight represent, in f64. zero and whole are the zero points and the global scale, or
+    None."""
     sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6]).double()
     pairs = torch.stack([codes % 16, codes // 16], -1).flatten(1).long()
     found = torch.where(pairs > 7, -sizes[pairs % 8], sizes[pairs % 8]) if form.dtype == "e2m1" else pairs.double()
@@ -102,7 +103,7 @@ def number_of(form, codes, scale, zero, whole):
 
 
 def by_hand(d, args):
-    """out in f64, from the ids and weights in args."""
+    """out in f64, computed from the ids and weights in args."""
     out = torch.zeros(d.total_num_rows, d.hidden).double()
     ids, weights = (args.ids, args.weights) if d.router is None else (args.chosen_ids, args.chosen_weights)
     for r in range(d.total_num_rows):

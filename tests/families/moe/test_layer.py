@@ -1,4 +1,4 @@
-"""The whole layer against loops over rows and slots in f64, and refusals."""
+"""The mixture-of-experts layer against loops over rows and slots in f64, and refusals."""
 
 import math
 from dataclasses import replace
@@ -39,14 +39,14 @@ from tests.families.moe.layers import LAYERS, SIZES, by_hand, drawn, ran
     ],
     ids=lambda fields: "-".join(map(str, fields)) or "plain",
 )
-def test_it_is_the_loop_over_rows_and_slots(fields):
+def test_the_layer_equals_the_loop_over_rows_and_slots(fields):
     d = FusedMoeDescriptor(**(SIZES | fields))
     args = ran(d, drawn(d))
     torch.testing.assert_close(args.out.double(), by_hand(d, args), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("d", LAYERS, ids=lambda d: d.digest()[:6])
-def test_it_keeps_its_bound_and_a_wrong_element_breaks_it(d):
+def test_the_layer_keeps_its_bound_and_a_wrong_element_exceeds_it(d):
     args, plan = drawn(d), Plan.select(d)
     before = numerics.snapshot(d, args)
     plan.run(args)
@@ -55,9 +55,9 @@ def test_it_keeps_its_bound_and_a_wrong_element_breaks_it(d):
     spoiled = args.out.clone()
     size = args.out.abs().max()
     if d.weight_format is not None:
-        spoiled[1, 1] += max(4, size / 4)  # their results are large
+        spoiled[1, 1] += max(4, size / 4)  # the results of such layers are large
     else:
-        spoiled[1, 1] += 4 if d.scaling is None else size  # numbers of 8 bits have wide bounds
+        spoiled[1, 1] += 4 if d.scaling is None else size  # 8-bit layers have wide bounds
     assert numerics.check(d, replace(args, out=spoiled), plan.sku, before=before).worst > 1
 
 
@@ -72,7 +72,7 @@ def test_it_keeps_its_bound_and_a_wrong_element_breaks_it(d):
     ],
     ids=lambda fields: "-".join(fields) or "plain",
 )
-def test_experts_of_8_bits_are_the_loop_over_what_their_numbers_stand_for(fields, scaling):
+def test_a_layer_of_8_bit_experts_equals_the_loop_over_the_represented_numbers(fields, scaling):
     sizes = {"hidden": 256, "width": 128} if scaling == "block" else {}
     d = FusedMoeDescriptor(**(SIZES | sizes | fields), scaling=scaling)
     args = ran(d, drawn(d))
@@ -81,13 +81,13 @@ def test_experts_of_8_bits_are_the_loop_over_what_their_numbers_stand_for(fields
 
 
 @pytest.mark.parametrize("field", ["hidden", "width"])
-def test_blocks_are_whole(field):
+def test_sizes_that_are_not_multiples_of_a_block_are_refused(field):
     with pytest.raises(DescriptorError, match="a multiple of 128 with scaling block") as caught:
         FusedMoeDescriptor(**(SIZES | {"hidden": 256, "width": 128} | {field: 200}), scaling="block")
     assert caught.value.issues[0].argument == field
 
 
-def test_the_router_decides_as_the_op_does():
+def test_the_router_in_the_layer_gives_the_choices_of_torch():
     d = FusedMoeDescriptor(**SIZES, router=Router(dtype="f32", renormalise=True, scale=1.5))
     args = ran(d, drawn(d))
     scores, ids = args.logits.softmax(1).topk(2, dim=1)
@@ -96,7 +96,7 @@ def test_the_router_decides_as_the_op_does():
     torch.testing.assert_close(args.out.double(), by_hand(d, args), rtol=2e-6, atol=2e-6)
 
 
-def test_ranks_of_expert_parallelism_add_up_to_the_layer():
+def test_the_outputs_of_the_ranks_of_expert_parallelism_add_up_to_the_layer():
     d = FusedMoeDescriptor(**(SIZES | {"experts": 6}))
     args = drawn(d)
     total = torch.zeros(d.total_num_rows, d.hidden)
@@ -107,7 +107,7 @@ def test_ranks_of_expert_parallelism_add_up_to_the_layer():
     torch.testing.assert_close(total, ran(d, args).out, rtol=2e-6, atol=2e-6)
 
 
-def test_softplus_is_what_routers_take():
+def test_the_sqrt_softplus_score_equals_torch():
     d = FusedMoeDescriptor(**SIZES, router=Router(dtype="f32", score="sqrt_softplus"))
     args = ran(d, drawn(d))
     torch.testing.assert_close(args.chosen_weights, softplus(args.logits).sqrt().topk(2, dim=1).values)
@@ -130,7 +130,7 @@ def test_softplus_is_what_routers_take():
         ({"experts": 1025}, "experts"),
     ],
 )
-def test_fields_that_have_no_meaning_are_refused(fields, path):
+def test_contradictory_fields_are_refused(fields, path):
     with pytest.raises(DescriptorError) as caught:
         FusedMoeDescriptor(**(SIZES | fields))
     assert caught.value.issues[0].argument == path
@@ -138,7 +138,7 @@ def test_fields_that_have_no_meaning_are_refused(fields, path):
 
 @pytest.mark.parametrize("level", ["indices", "full"])
 @pytest.mark.parametrize("value", [5, -2, 2**31 - 1])
-def test_an_id_out_of_range_is_refused_where_ids_are_looked_at_and_left_out_elsewhere(monkeypatch, level, value):
+def test_an_id_out_of_range_is_refused_at_levels_that_check_indices_and_otherwise_ignored(monkeypatch, level, value):
     d = FusedMoeDescriptor(**SIZES)
     args = drawn(d)
     args.ids[3, 1] = value

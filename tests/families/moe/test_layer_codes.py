@@ -1,4 +1,4 @@
-"""Layers whose experts have codes of few bits: the numbers of their weights, refusals, and their kernels."""
+"""Layers whose experts have weights of a few bits: the numbers that the codes represent, refusals, and kernels."""
 
 import pytest
 import torch
@@ -34,8 +34,8 @@ def _any_assembler():
         yield
 
 
-def test_a_layer_has_the_numbers_of_its_codes():
-    """On the reference, against a loop over rows and slots."""
+def test_a_layer_computes_with_the_numbers_of_its_codes():
+    """The reference agrees with a loop over rows and slots."""
     d = LAYERS["mxfp4"]
     args = drawn(d)
     Plan.select(d, Preference(backend="reference"), Target.parse("cpu")).run(args)
@@ -52,8 +52,8 @@ def test_the_reference_keeps_its_bound(name):
     assert numerics.check(d, args, plan.sku).worst <= 1
 
 
-def test_a_rounded_weight_is_that_weight_in_bf16():
-    """Codes with zero points, rounded once, give the bits of a layer with the rounded weights."""
+def test_a_rounded_weight_gives_the_bits_of_the_same_weight_in_bf16():
+    """A layer with codes and zero points, rounded once, gives the bits of a layer with the rounded weights."""
     d = LAYERS["awq"]
     args, plain = inputs.make_args(d, 5), FusedMoeDescriptor(**SIZES)
     weights = {}
@@ -73,7 +73,7 @@ def test_a_rounded_weight_is_that_weight_in_bf16():
 
 @emulator.needed
 @pytest.mark.parametrize("name", LAYERS)
-def test_kernels_keep_the_bound_of_a_layer(name):
+def test_the_kernels_keep_the_error_bound(name):
     d = LAYERS[name]
     args, subject = inputs.make_args(d, 3), emulator.subject(d)
     before = numerics.snapshot(d, args)
@@ -82,7 +82,7 @@ def test_kernels_keep_the_bound_of_a_layer(name):
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
-def test_a_layer_has_kernels_since_sm_80(arch):
+def test_a_layer_has_kernels_from_sm_80_on(arch):
     for d in (LAYERS["mxfp4"], LAYERS["awq"], FusedMoeDescriptor(**SIZES)):
         assert Plan.select(d, Preference(backend="cuda"), Target.parse(arch)).sku.backend == "cuda"
 
@@ -97,7 +97,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_contradictions_of_codes_are_refused(name):
+def test_contradictory_fields_of_codes_are_refused(name):
     fields, words = REFUSED[name]
     with pytest.raises(DescriptorError, match=words):
         FusedMoeDescriptor(**SIZES | fields)
@@ -114,7 +114,7 @@ def test_a_refused_step_names_the_reason_of_the_nearest_kernel(unserved, field, 
     assert "up.layout" not in str(caught.value)
 
 
-def test_scales_of_nothing_are_refused_at_full():
+def test_validation_level_full_refuses_nan_and_infinite_scales():
     d = LAYERS["mxfp4"]
     args = inputs.make_args(d, 3)
     assert d.wrong_values("up_scale", args) is None or not bool(d.wrong_values("up_scale", args)[0].any())

@@ -21,7 +21,7 @@ from tests.support.assemblers import any_assembler
 
 CUDA, SM_90A = Preference(backend="cuda"), Target.parse("sm_90a")
 LAYERS = [d for d in EXAMPLES if d.op == "fused_moe" and d.dtype != "f32"]
-RARE = (LAYERS[0], LAYERS[-1])  # their kernels also serve other tests
+RARE = (LAYERS[0], LAYERS[-1])  # other tests use the kernels of these layers too
 TRIED = [pytest.param(d, id=d.digest()[:6], marks=pytest.mark.heavy if d in RARE else ()) for d in LAYERS]
 SIZES = {"total_num_rows": 6, "experts": 5, "top_k": 2, "hidden": 24, "width": 16, "dtype": "bf16"}
 
@@ -39,7 +39,7 @@ def ran(d, args):
 
 @emulator.needed
 @pytest.mark.parametrize("d", TRIED)
-def test_it_keeps_its_bound_and_is_the_loop_over_rows_and_slots(d):
+def test_a_layer_keeps_its_bound_and_equals_the_loop_over_rows_and_slots(d):
     args, subject = drawn(d), emulator.subject(d)
     before = numerics.snapshot(d, args)
     subject.run(args)
@@ -49,8 +49,8 @@ def test_it_keeps_its_bound_and_is_the_loop_over_rows_and_slots(d):
 
 
 @emulator.needed
-def test_ids_of_no_expert_here_have_no_part_whatever_the_workspace_held():
-    """In one of the workspaces, uninitialised rows are NaN."""
+def test_ids_outside_the_local_experts_contribute_nothing_for_any_workspace_content():
+    """With the second content, uninitialised rows of the workspace are NaN."""
     d = FusedMoeDescriptor(**SIZES, weights_at="input", shared_width=8, halves="interleaved", first_expert=1, num_local=3)
     args, subject, results = drawn(d), emulator.subject(d), []
     args.ids[2], args.ids[3, 1], args.ids[4] = -1, 99, 0
@@ -77,8 +77,8 @@ def test_bits_of_a_row_do_not_depend_on_the_batch():
 
 
 @emulator.needed
-def test_the_next_batch_has_its_own_counts():
-    """One launcher, like in a replayed graph: nothing of a call's routing affects the next call."""
+def test_a_second_batch_is_not_affected_by_the_counts_of_the_first():
+    """Both calls use one launcher, as in a replayed graph."""
     d, results = FusedMoeDescriptor(**SIZES), []
     args, subject = drawn(d), emulator.subject(d)
     workspace = torch.zeros(subject.plan.workspace_size, dtype=torch.uint8)
@@ -97,7 +97,7 @@ def plan_of(d, **more):
 
 
 @pytest.mark.parametrize(("d", "shared"), [(LAYERS[0], 0), (FusedMoeDescriptor(**SIZES, weights_at="input"), 1)])
-def test_kernels_of_a_layer_are_those_of_its_steps_each_once(d, shared):
+def test_the_kernels_of_a_layer_are_those_of_its_steps_without_duplicates(d, shared):
     """shared: steps that use the kernel of another step, such as both products of an expert if rows are gathered before."""
     of_steps = [Plan.select(step.problem, CUDA, SM_90A) for step in d.steps()]
     plan = plan_of(d)
@@ -108,7 +108,7 @@ def test_kernels_of_a_layer_are_those_of_its_steps_each_once(d, shared):
 
 
 @pytest.mark.parametrize("way", [lambda plan: plan.compile(), lambda plan: warm([plan], 1, lambda step: None)])
-def test_every_kernel_of_a_layer_is_built_ahead(monkeypatch, way):
+def test_every_kernel_of_a_layer_is_built_ahead_of_time(monkeypatch, way):
     plan, built = plan_of(LAYERS[1]), []
     monkeypatch.setattr(jit, "build", lambda spec, **facts: built.append(spec))
     monkeypatch.setattr(jit, "is_built", lambda spec: False)
@@ -116,14 +116,14 @@ def test_every_kernel_of_a_layer_is_built_ahead(monkeypatch, way):
     assert set(built) == {*plan.jit_specs, jit.HOST}
 
 
-def test_a_layer_is_built_once_all_its_kernels_are(monkeypatch):
+def test_a_layer_is_cached_only_if_all_its_kernels_are(monkeypatch):
     plan = plan_of(LAYERS[1])
     for missing in (*plan.jit_specs, None):
         monkeypatch.setattr(jit, "cache_state", lambda spec, missing=missing: "absent" if spec == missing else "shared")
         assert plan.cache_state == ("shared" if missing is None else "absent")
 
 
-def test_digests_of_a_layer_are_those_of_all_its_kernels(monkeypatch):
+def test_the_digest_of_a_layer_covers_all_its_kernels(monkeypatch):
     specs = plan_of(LAYERS[1]).jit_specs
     whole, words = jit.code_digest_of(specs), {spec: f"{i}" * 64 for i, spec in enumerate(specs)}
     assert len({whole, *(jit.code_digest_of(specs[:i] + specs[i + 1 :]) for i in range(len(specs)))}) == len(specs) + 1
@@ -135,7 +135,7 @@ def test_digests_of_a_layer_are_those_of_all_its_kernels(monkeypatch):
     assert jit.compiler_digest_of(specs) == ""
 
 
-def test_another_kernel_of_a_step_is_another_sku_and_another_size_is_not():
+def test_another_activation_gives_another_sku_and_another_size_does_not():
     one, other = (plan_of(FusedMoeDescriptor(**(SIZES | more))).sku for more in ({}, {"activation": "gelu"}))
     assert dict(one.spec)["parts"] != dict(other.spec)["parts"]
     assert {part.partition("=")[0] for part in one.id.split("/")[7].split(",")} == {"halves", "parts"}
@@ -143,7 +143,7 @@ def test_another_kernel_of_a_step_is_another_sku_and_another_size_is_not():
 
 
 @pytest.mark.parametrize("d", [d for d in EXAMPLES if d.op == "fused_moe"], ids=lambda d: d.digest()[:6])
-def test_a_step_is_given_what_its_kernel_takes(d):
+def test_a_step_receives_operands_that_its_kernel_accepts(d):
     """A step's call is not checked: the operands of the whole layer are at least as strict as those of the steps, and
     intermediate tensors are contiguous and aligned."""
     whole = operands_of(d)
@@ -161,12 +161,12 @@ def test_a_step_is_given_what_its_kernel_takes(d):
             assert have.written >= wanted.written
 
 
-def test_a_dtype_that_no_product_has_is_refused_for_the_step_that_lacks_it():
+def test_a_dtype_without_a_product_kernel_is_refused_with_the_name_of_the_step():
     told = str(explain(FusedMoeDescriptor(**(SIZES | {"dtype": "f32"})), CUDA, target=SM_90A))
     assert "up.dtype=f32 (allowed: f16, bf16, " in told
 
 
-def test_a_compiler_that_is_too_old_is_told_once_and_changes_no_id():
+def test_an_assembler_that_is_too_old_is_reported_once_and_does_not_change_the_id():
     candidate, sku = plan_of(LAYERS[2])._candidate, plan_of(LAYERS[2]).sku
     forget_specializations()
     with patch("opfacade.backends.cuda.ptxas.release", return_value=(12, 0)):
@@ -177,8 +177,8 @@ def test_a_compiler_that_is_too_old_is_told_once_and_changes_no_id():
 
 
 @emulator.needed
-def test_a_call_without_a_check_is_refused_by_the_host_library():
-    """Bindings trust their arguments; no step checks operands again."""
+def test_the_host_library_refuses_an_unchecked_call():
+    """Bindings do not check their operands, and neither does a step."""
     d = FusedMoeDescriptor(**SIZES)
     plan, args = plan_of(d), drawn(d)
     with patch("opfacade.backends.cuda.support.launcher", emulator.launcher):

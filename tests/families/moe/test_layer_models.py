@@ -1,4 +1,4 @@
-"""The whole layer against the layers of transformers."""
+"""The mixture-of-experts layer against the layers of transformers."""
 
 import math
 
@@ -21,7 +21,7 @@ def _config(name, **fields):
 
 
 def module_of(name, cls, config):
-    """A module of transformers with random weights in f64."""
+    """A module of transformers with random f64 weights."""
     found = getattr(__import__(f"transformers.models.{name}.modeling_{name}", fromlist=[cls]), cls)(config).double()
     torch.manual_seed(3)
     for one in [*found.parameters(), *found.buffers()]:
@@ -50,7 +50,7 @@ EXPERTS = {
 
 
 @pytest.mark.parametrize("name", EXPERTS)
-def test_experts_of_transformers_make_the_same(name):
+def test_the_layer_equals_the_experts_of_transformers(name):
     cls, sizes, fields = EXPERTS[name]
     module = module_of(name, cls, _config(name, **sizes))
     d = FusedMoeDescriptor(total_num_rows=9, experts=5, top_k=3, hidden=12, width=8, dtype="f32", **fields)
@@ -68,7 +68,7 @@ def test_experts_of_transformers_make_the_same(name):
     torch.testing.assert_close(ran(d, args).out.double(), want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_layer_of_llama_4_has_its_weights_on_the_input():
+def test_weights_at_the_input_equal_the_layer_of_llama_4():
     sizes = {"num_local_experts": 4, "hidden_size": 12, "intermediate_size": 8, "num_experts_per_tok": 1}
     module = module_of("llama4", "Llama4TextMoe", _config("llama4_text", **sizes))
     fields = {"weight_layout": "kn", "weights_at": "input", "shared_width": 8, "router": Router(dtype="f32", score="sigmoid")}
@@ -85,7 +85,7 @@ def test_a_layer_of_llama_4_has_its_weights_on_the_input():
     torch.testing.assert_close(ran(d, args).out.double(), want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_layer_of_deepseek_has_a_shared_expert():
+def test_a_shared_expert_equals_the_layer_of_deepseek():
     sizes = {
         "num_local_experts": 8,
         "n_routed_experts": 8,

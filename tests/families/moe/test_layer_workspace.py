@@ -1,4 +1,4 @@
-"""The workspace of a layer: offsets of the tensors between its steps, and that its previous content has no effect."""
+"""The workspace of a layer: the offsets of the intermediate tensors, and the independence of its previous content."""
 
 import math
 
@@ -13,7 +13,7 @@ from opfacade.serving.workspace import Workspace
 from tests.families.moe.layers import LAYERS, SIZES, by_hand, drawn
 
 
-def test_what_stood_in_the_workspace_has_no_effect_and_ids_of_no_expert_have_no_part():
+def test_results_do_not_depend_on_the_previous_content_of_the_workspace():
     d = FusedMoeDescriptor(**SIZES, weights_at="input", shared_width=3)
     args, plan = drawn(d), Plan.select(d)
     args.ids[2] = -1
@@ -29,7 +29,7 @@ def test_what_stood_in_the_workspace_has_no_effect_and_ids_of_no_expert_have_no_
 
 
 @pytest.mark.parametrize("d", LAYERS, ids=lambda d: d.digest()[:6])
-def test_tensors_that_are_needed_together_do_not_overlap(d):
+def test_intermediate_tensors_with_overlapping_lifetimes_do_not_overlap(d):
     steps = d.steps()
     found, total = places(operands_of(d), steps)
     spans = {}
@@ -57,22 +57,23 @@ def test_tensors_that_are_needed_together_do_not_overlap(d):
         ((200, 150, 110, 90), ((0, 1), (1, 3), (2, 3)), 110),
     ],
 )
-def test_the_last_tensor_lies_beside_all_that_are_needed_together_with_it(sizes, pairs, want):
-    """A short one may lie within the span of a long one, when they are not needed at the same time."""
+def test_a_tensor_is_placed_beside_all_tensors_with_overlapping_lifetimes(sizes, pairs, want):
+    """A short tensor may be placed within the memory of a long one if their lifetimes do not overlap."""
     others = [[b if a == at else a for a, b in pairs if at in (a, b)] for at in range(len(sizes))]
     assert fitted(sizes, others)[0][-1] == want
 
 
-def test_the_workspace_of_a_layer_is_what_its_steps_need_at_once():
-    """DeepSeek-V3 at 8192 rows: gates and ups with their successors; results reuse the memory of gates and ups."""
+def test_the_workspace_has_the_size_of_the_largest_set_of_live_tensors():
+    """DeepSeek-V3 at 8192 rows needs gates and ups together with their successors; the results reuse the memory of gates and
+    ups."""
     d = FusedMoeDescriptor(total_num_rows=8192, experts=256, top_k=8, hidden=7168, width=2048, dtype="bf16")
     choices = 8192 * 8
     small = 4 * (257 + choices)
     assert 0 <= Plan.select(d, target=Target.cpu()).workspace_size - 2 * choices * (7168 + 2048) - small <= 4 * choices + 1024
 
 
-def test_a_shared_workspace_serves_a_layer_on_a_cpu():
-    """Its size allows an allocation at any alignment."""
+def test_a_shared_workspace_is_large_enough_for_a_layer_on_a_cpu():
+    """The size of the workspace includes padding for an allocation of any alignment."""
     d = FusedMoeDescriptor(**SIZES)
     for _ in range(5):
         args, plan, workspace = drawn(d), Plan.select(d), Workspace("cpu")

@@ -1,4 +1,4 @@
-"""GPU tests of routing, sorting, gathering and combining."""
+"""GPU tests of the ops and layers of mixtures of experts."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ CHOSEN = ("chosen_ids", "chosen_weights")
 
 
 @pytest.mark.parametrize("descriptor", LAYERS, ids=lambda d: d.digest()[:6])
-def test_a_layer_of_the_reference_keeps_its_bound_on_a_gpu(descriptor):
+def test_the_reference_layer_keeps_its_bound_on_a_gpu(descriptor):
     plan = Plan.select(descriptor, Preference(backend="reference"))
     args = inputs.make_args(descriptor, seed=1, device="cuda")
     plan.run(args)
@@ -71,7 +71,7 @@ WITH_KERNELS = [*(d for d in LAYERS if d.dtype != "f32"), *LARGE_LAYERS]
 
 @pytest.mark.usefixtures("_hopper")
 @pytest.mark.parametrize("descriptor", WITH_KERNELS, ids=lambda d: d.digest()[:6])
-def test_a_layer_on_its_kernels_keeps_its_bound_and_repeats(descriptor):
+def test_a_layer_of_kernels_keeps_its_bound_and_repeats_bitwise(descriptor):
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     args = inputs.make_args(descriptor, seed=1, device="cuda")
     plan.run(args)
@@ -84,8 +84,8 @@ def test_a_layer_on_its_kernels_keeps_its_bound_and_repeats(descriptor):
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_a_captured_layer_replays_with_other_routings():
-    """The host reads no count: each replay has the bits of a run with its logits."""
+def test_a_captured_layer_replays_with_another_routing():
+    """The host does not read the counts: each replay gives the bits of a run with its logits."""
     descriptor = LARGE_LAYERS[0]
     plan = Plan.select(descriptor, Preference(backend="cuda"))
     args = inputs.make_args(descriptor, seed=2, device="cuda")
@@ -108,7 +108,7 @@ def test_a_captured_layer_replays_with_other_routings():
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_a_layer_without_checks_refuses_what_no_binding_takes(monkeypatch):
+def test_a_layer_with_validation_off_refuses_operands_that_no_binding_accepts(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "off")
     forget_selections()
     try:
@@ -123,7 +123,7 @@ def test_a_layer_without_checks_refuses_what_no_binding_takes(monkeypatch):
 
 
 @pytest.mark.usefixtures("_hopper")
-def test_a_layer_of_more_than_2_31_elements_keeps_its_bound():
+def test_a_layer_with_more_than_2_31_elements_keeps_its_bound():
     """Rows of choices together exceed 2^31 elements; results of the last tokens come after them in the workspace."""
     sizes = {"total_num_rows": 75_100, "experts": 8, "top_k": 4, "hidden": 7168, "width": 128}
     descriptor = FusedMoeDescriptor(**sizes, dtype="bf16", router=Router(dtype="f32", renormalise=True))

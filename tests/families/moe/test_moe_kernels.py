@@ -1,4 +1,4 @@
-"""Routing, sorting, gathering and combining in the emulator: bounds, unwritten bytes, edges, wrong input."""
+"""The emulated ops of mixtures of experts (route, sort, gather, combine): bounds, unwritten bytes, edges, invalid input."""
 
 import math
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_equal_logits_rank_by_id_and_nan_ranks_last(score, groups):
 
 
 @pytest.mark.parametrize("how", ["max", "top2"])
-def test_groups_that_are_left_out_have_no_expert_even_beside_nan(how):
+def test_experts_of_groups_that_are_not_chosen_are_never_chosen(how):
     logits = torch.tensor([[math.nan, math.nan, 0.0, -1.0, -5.0, 3.0], [2.0, math.nan, 1.0, 1.0, 0.0, 0.0]])
     fields = {"score": "sigmoid", "groups": 3, "top_groups": 1, "group_score": how}
     d = RouteDescriptor(total_num_rows=2, experts=6, top_k=2, dtype="f32", **fields)
@@ -72,7 +72,7 @@ def test_groups_that_are_left_out_have_no_expert_even_beside_nan(how):
     assert run(d, args).ids.tolist() == [[5, 4], [0, 1] if how == "max" else [2, 3]]
 
 
-def test_given_ids_have_the_weights_of_choices_and_unknown_ones_have_none():
+def test_given_ids_get_the_weights_of_the_scores_and_unknown_ids_get_zero():
     d = RouteDescriptor(total_num_rows=3, experts=5, top_k=2, dtype="f32", ids_given=True)
     args = replace(inputs.make_args(d, 1), given_ids=torch.tensor([[4, 0], [9, 1], [-1, 5]], dtype=torch.int32))
     scores = args.logits.softmax(1)
@@ -81,14 +81,14 @@ def test_given_ids_have_the_weights_of_choices_and_unknown_ones_have_none():
 
 
 @pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])
-def test_a_wrong_count_leaves_no_row_valid(count):
+def test_no_row_is_valid_if_the_count_is_out_of_range(count):
     d = RouteDescriptor(total_num_rows=3, experts=40, top_k=2, dtype="bf16", num_valid=True)
     args = inputs.make_args(d, 1)
     args.ids.fill_(-7), args.num_valid.fill_(count)
     assert run(d, args).ids.unique().tolist() == [-7]
 
 
-def test_a_sort_is_stable_and_leaves_other_experts_out():
+def test_a_sort_is_stable_and_omits_experts_of_other_ranks():
     d = MoeSortDescriptor(total_num_rows=4, top_k=2, experts=6, first_expert=2, num_local=2)
     args = replace(inputs.make_args(d, 1), ids=torch.tensor([[3, 2], [0, 3], [2, -1], [3, 99]], dtype=torch.int32))
     run(d, args)
@@ -99,7 +99,7 @@ def test_a_sort_is_stable_and_leaves_other_experts_out():
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_no_choice_of_local_experts_leaves_empty_groups(rows):
+def test_groups_are_empty_if_no_row_chooses_a_local_expert(rows):
     d = MoeSortDescriptor(total_num_rows=rows, top_k=2, experts=4, first_expert=3)
     args = replace(inputs.make_args(d, 1), ids=torch.zeros(rows, 2, dtype=torch.int32))
     run(d, args)
@@ -107,14 +107,14 @@ def test_no_choice_of_local_experts_leaves_empty_groups(rows):
     assert args.places.flatten().tolist() == [-1] * 2 * rows
 
 
-def test_a_sort_of_one_expert_and_of_skewed_ones_keeps_the_order_of_choices():
+def test_a_sort_of_one_expert_or_of_unequal_groups_keeps_the_order_of_rows():
     for experts, ids in ((1, torch.zeros(700, 1)), (300, torch.full((700, 1), 299.0)), (3, torch.arange(700)[:, None] % 3)):
         d = MoeSortDescriptor(total_num_rows=700, top_k=1, experts=experts)
         args = run(d, replace(inputs.make_args(d, 1), ids=ids.int()))
         assert torch.equal(args.order.long(), ids.flatten().argsort(stable=True))
 
 
-def test_an_unwritten_row_is_never_multiplied_by_0():
+def test_an_unwritten_row_is_skipped_and_not_multiplied_by_zero():
     d = MoeCombineDescriptor(total_num_rows=3, top_k=2, hidden=4, dtype="f32", add=True)
     y = torch.full((6, 4), math.nan)
     y[1], y[4] = 2.0, 5.0
@@ -124,7 +124,7 @@ def test_an_unwritten_row_is_never_multiplied_by_0():
     assert run(d, args).out[:, 0].tolist() == [2.0, 16.0, 1.0]
 
 
-def test_entries_of_order_out_of_range_and_wrong_counts_write_nothing():
+def test_entries_of_order_out_of_range_and_invalid_counts_write_nothing():
     d = MoeGatherDescriptor(total_num_rows=3, top_k=2, hidden=5, dtype="bf16", num_valid=True)
     for count, order, written in ((6, [5, 6, -1, 2**31 - 1, 0, 1], [0, 4, 5]), (7, [0] * 6, []), (-1, [0] * 6, [])):
         args = inputs.make_args(d, 1)
@@ -133,8 +133,8 @@ def test_entries_of_order_out_of_range_and_wrong_counts_write_nothing():
         assert (~args.out.isnan()).all(1).nonzero().flatten().tolist() == written
 
 
-def test_scores_that_sum_to_zero_are_weights_of_zero():
-    """The sigmoid of a large negative logit is 0, and the weights are not divided by a sum of 0."""
+def test_scores_whose_sum_is_zero_give_zero_weights():
+    """The sigmoid of a large negative logit is 0, and the weights are not divided by the sum 0."""
     d = RouteDescriptor(total_num_rows=3, experts=6, top_k=2, dtype="f32", score="sigmoid", renormalise=True)
     args = inputs.make_args(d, 0)
     args.logits[1] = -1000.0
@@ -144,7 +144,7 @@ def test_scores_that_sum_to_zero_are_weights_of_zero():
 
 
 @pytest.mark.parametrize("count", [-1, 0, 4, 2**31 - 1])
-def test_a_number_of_replicas_out_of_range_counts_as_one(count):
+def test_a_number_of_replicas_out_of_range_is_treated_as_one(count):
     """In rows whose index such a count does not divide, another entry of the table would be read, or memory past it."""
     d = RouteDescriptor(total_num_rows=9, experts=12, top_k=4, dtype="f32", groups=4, top_groups=2, most_replicas=3)
     args = inputs.make_args(d, 1)
@@ -153,8 +153,8 @@ def test_a_number_of_replicas_out_of_range_counts_as_one(count):
     assert torch.equal(args.physical_ids, args.replicas[args.ids.long(), 0])
 
 
-def test_rows_of_more_than_two_gigabytes_apart():
-    """Offsets are 64-bit: rows are in a sparse memory mapping."""
+def test_row_strides_of_more_than_2_31_elements():
+    """Offsets have 64 bits; the rows are in a sparse memory mapping."""
     storage = torch.UntypedStorage(2**33 + 16)
     far = torch.empty(0, dtype=torch.bfloat16).set_(storage, 0, (3, 24), (2**31 - 8, 1))
     gather = MoeGatherDescriptor(total_num_rows=3, top_k=1, hidden=24, dtype="bf16")
@@ -185,7 +185,7 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(problem):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[-6:], ids=lambda d: f"{d.op}-{d.digest()[:6]}")
-def test_the_order_in_which_warps_run_has_no_effect(problem, monkeypatch):
+def test_the_result_does_not_depend_on_the_order_of_the_warps(problem, monkeypatch):
     subject, args = emulator.subject(problem), inputs.make_args(problem, 5)
     other = inputs.make_args(problem, 5)
     subject.run(args)
@@ -195,6 +195,6 @@ def test_the_order_in_which_warps_run_has_no_effect(problem, monkeypatch):
     assert all(same_bits(getattr(args, name), getattr(other, name)) for name in written)
 
 
-def test_loads_are_declined_with_what_to_read_instead():
+def test_route_with_loads_is_declined_with_a_reference_to_moe_sort():
     d = RouteDescriptor(total_num_rows=3, experts=5, top_k=2, dtype="f32", loads=True)
     assert "indptr of moe_sort" in str(explain(d, target=Target.parse("sm_90a")))

@@ -1,4 +1,4 @@
-"""Mixtures of experts: routers against those of transformers, sorts and sums against loops, edges and refusals."""
+"""Mixtures of experts: routers against those of transformers, sorts and sums against loops, edge cases and refusals."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_it_keeps_its_bound(descriptor):
 
 
 def router(name, config, weight, bias=None):
-    """(weights, ids) of a router of transformers with logits as input."""
+    """(weights, ids) of a router of transformers, with logits as its input."""
     module = __import__(f"transformers.models.{name[0]}.modeling_{name[0]}", fromlist=[name[1]])
     made = getattr(module, name[1])(config)
     with torch.no_grad():
@@ -77,7 +77,7 @@ class Config:
 
 
 def by_expert(ids, weights, experts):
-    """[rows, experts], independent of the order of choices."""
+    """The weights as [rows, experts], which does not depend on the order of the choices."""
     return torch.zeros(len(ids), experts).scatter(1, ids, weights.float())
 
 
@@ -96,7 +96,7 @@ def by_expert(ids, weights, experts):
     ],
     ids=["mixtral", "qwen3", "gpt-oss", "deepseek"],
 )  # fmt: skip
-def test_routers_of_transformers_choose_the_same(name, config, fields):
+def test_routers_of_transformers_make_the_same_choices(name, config, fields):
     pytest.importorskip("transformers")
     torch.manual_seed(1)
     logits, bias = torch.randn(200, 16), torch.randn(16)
@@ -107,7 +107,7 @@ def test_routers_of_transformers_choose_the_same(name, config, fields):
     torch.testing.assert_close(by_expert(got, weights, 16), by_expert(ids, want, 16))
 
 
-def test_scores_that_are_square_roots_of_softplus():
+def test_the_sqrt_softplus_score_equals_its_formula():
     logits = torch.tensor([[0.0, 3.0, -60.0, 90.0]])
     ids, weights = routed(logits, top_k=4, score="sqrt_softplus")
     assert ids.tolist() == [[3, 1, 0, 2]]
@@ -125,21 +125,21 @@ def test_equal_logits_rank_by_id_and_nan_ranks_last(score, groups):
     assert bool(weights[0].isfinite().all())
 
 
-def test_a_group_of_nan_ranks_behind_others():
+def test_a_group_with_nan_ranks_after_the_others():
     logits = torch.tensor([[math.nan, math.nan, 0.0, -1.0, -5.0, 3.0]])
     for how in ("max", "top2"):
         ids, _ = routed(logits, top_k=2, score="sigmoid", groups=3, top_groups=1, group_score=how)
         assert ids.tolist() == [[5, 4]]
 
 
-def test_groups_are_ranked_by_their_best_or_by_two():
+def test_groups_are_ranked_by_their_largest_score_or_by_the_two_largest():
     scores = torch.tensor([[0.9, 0.1, 0.6, 0.55]])
     logits = (scores / (1 - scores)).log()
     assert routed(logits, top_k=1, score="sigmoid", groups=2)[0].tolist() == [[0]]
     assert routed(logits, top_k=1, score="sigmoid", groups=2, group_score="top2")[0].tolist() == [[2]]
 
 
-def test_given_ids_have_the_weights_of_choices_and_unknown_ones_have_none(monkeypatch):
+def test_given_ids_get_the_weights_of_the_scores_and_unknown_ids_get_zero(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "off")
     forget_selections()
     logits = torch.randn(3, 5)
@@ -170,7 +170,7 @@ def test_loads_and_replicas_count_valid_rows():
     "fault", [lambda ids: ids[0].copy_(ids[0].flip(0)), lambda ids: ids[1].fill_(3), lambda ids: ids[2, 0].fill_(40)]
 )
 @pytest.mark.parametrize("correction", [False, True])
-def test_a_wrong_choice_is_found(fault, correction):
+def test_the_error_check_detects_a_wrong_choice(fault, correction):
     more = {"score": "sigmoid", "correction": True, "groups": 4, "top_groups": 2, "group_score": "top2"} if correction else {}
     d = RouteDescriptor(total_num_rows=5, experts=40, top_k=3, dtype="f32", **more)
     args, plan = inputs.make_args(d, 3), Plan.select(d)
@@ -182,8 +182,8 @@ def test_a_wrong_choice_is_found(fault, correction):
 
 
 @pytest.mark.parametrize("fields", [{}, {"score": "sigmoid", "correction": True}], ids=["", "correction"])
-def test_a_wrong_choice_beside_its_own_weights_is_found(fields):
-    """Choices in another order, with the matching weights."""
+def test_the_error_check_detects_a_wrong_choice_with_matching_weights(fields):
+    """The choices are in another order, with matching weights."""
     d = RouteDescriptor(total_num_rows=5, experts=40, top_k=3, dtype="f32", **fields)
     args, plan = inputs.make_args(d, 3), Plan.select(d)
     args.logits.normal_()
@@ -204,7 +204,7 @@ def sorted_by(d, ids):
     )
 
 
-def test_a_sort_is_stable_and_leaves_other_experts_out():
+def test_a_sort_is_stable_and_omits_experts_of_other_ranks():
     d = MoeSortDescriptor(total_num_rows=4, top_k=2, experts=6, first_expert=2, num_local=2)
     args = sorted_by(d, [[3, 2], [0, 3], [2, -1], [3, 99]])
     assert args.indptr.tolist() == [0, 2, 5]
@@ -214,14 +214,14 @@ def test_a_sort_is_stable_and_leaves_other_experts_out():
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_no_choice_of_local_experts_leaves_empty_groups(rows):
+def test_groups_are_empty_if_no_row_chooses_a_local_expert(rows):
     d = MoeSortDescriptor(total_num_rows=rows, top_k=2, experts=4, first_expert=3)
     args = sorted_by(d, torch.zeros(rows, 2, dtype=torch.int32))
     assert args.indptr.tolist() == [0, 0]
     assert args.places.flatten().tolist() == [-1] * 2 * rows
 
 
-def test_an_unwritten_row_is_never_multiplied_by_0():
+def test_an_unwritten_row_is_skipped_and_not_multiplied_by_zero():
     d = MoeCombineDescriptor(total_num_rows=3, top_k=2, hidden=4, dtype="f32", add=True)
     y = torch.full((6, 4), math.nan)
     y[1], y[4] = 2.0, 5.0
@@ -232,7 +232,7 @@ def test_an_unwritten_row_is_never_multiplied_by_0():
     assert ran(d, args).out[:, 0].tolist() == [2.0, 16.0, 1.0]
 
 
-def test_places_out_of_range_reach_no_memory(monkeypatch):
+def test_places_out_of_range_are_not_read(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "off")
     forget_selections()
     d = MoeCombineDescriptor(total_num_rows=1, top_k=3, hidden=2, dtype="f32", weighted=False)
@@ -262,7 +262,7 @@ def test_indices_out_of_range_are_refused(monkeypatch, level, d, name, value):
     forget_selections()
 
 
-def test_a_nan_row_of_a_router_is_refused_at_full_and_shows_in_weights_otherwise(monkeypatch):
+def test_nan_logits_are_refused_at_level_full_and_otherwise_give_nan_weights(monkeypatch):
     logits = torch.randn(3, 5)
     logits[1, 2] = math.nan
     ids, weights = routed(logits, top_k=2)
@@ -275,7 +275,7 @@ def test_a_nan_row_of_a_router_is_refused_at_full_and_shows_in_weights_otherwise
     forget_selections()
 
 
-def test_a_layer_of_plans_is_the_loop_over_experts():
+def test_a_layer_of_separate_plans_equals_the_loop_over_experts():
     rows, experts, k, hidden, width = 13, 6, 2, 16, 8
     x, logits = torch.randn(rows, hidden).double(), torch.randn(rows, experts)
     up, down = torch.randn(experts, 2 * width, hidden).double(), torch.randn(experts, hidden, width).double()
@@ -314,14 +314,14 @@ def test_a_layer_of_plans_is_the_loop_over_experts():
         (MoeSortDescriptor, {"total_num_rows": 2**30, "top_k": 2}, "total_num_rows"),
     ],
 )
-def test_fields_that_have_no_meaning_are_refused(kind, fields, path):
+def test_contradictory_fields_are_refused(kind, fields, path):
     given = {"total_num_rows": 3, "experts": 8, "top_k": 2} | ({"dtype": "f32"} if kind is RouteDescriptor else {})
     with pytest.raises(DescriptorError) as caught:
         kind(**(given | fields))
     assert caught.value.issues[0].argument == path
 
 
-def test_a_wrong_weight_and_a_wrong_sum_break_their_bounds():
+def test_the_error_check_detects_a_wrong_weight_and_a_wrong_sum():
     layer = next(d for d in EXAMPLES if d.op == "fused_moe" and d.halves == "interleaved" and d.dtype == "f16")
     for d, name in ((EXAMPLES[0], "weights"), (layer, "out")):
         args, plan = inputs.make_args(d, 3), Plan.select(d)

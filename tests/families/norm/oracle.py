@@ -12,12 +12,12 @@ def wide(tensor):
 
 
 def rounded(x, dtype):
-    """Rounds to nearest of a dtype, through f64, whose rounding is far smaller."""
+    """Rounds to the nearest number of a dtype, through f64, whose rounding error is far smaller."""
     return wide(torch.from_numpy(x.astype(np.float64)).to(TORCH[dtype]))
 
 
 def normed(d, x, weight=None, bias=None, residual=None, gate=None):
-    """(the sum as residual stores it, the result before quantisation)."""
+    """(the sum as stored in residual, the result before quantisation)."""
     x, weight, bias, residual, gate = (wide(one) for one in (x, weight, bias, residual, gate))
     total = x if residual is None else x + residual
     kept = rounded(total, d.dtype)
@@ -37,7 +37,7 @@ def normed(d, x, weight=None, bias=None, residual=None, gate=None):
 
 
 def scales(d, y):
-    """The scale of each element, and the scales as written: one row per row, or one for all."""
+    """(the scale of each element, the scales as written). The latter have one row per row of y, or one row in all."""
     quant = d.quant
     count = d.hidden // quant.group if quant.scale == "group" else 1
     parts = np.abs(y).reshape(1 if quant.scale == "tensor" else y.shape[0], count, -1)

@@ -27,7 +27,7 @@ def held(subject, args):
 
 
 def apart(tensor):
-    """Rows with a stride larger than their length."""
+    """A copy whose row stride is larger than the row length."""
     if tensor.ndim != 2:
         return tensor
     wide = torch.empty(tensor.shape[0], tensor.shape[1] + 24, dtype=tensor.dtype)
@@ -36,7 +36,7 @@ def apart(tensor):
 
 @emulator.needed
 @pytest.mark.parametrize("name", KERNELS)
-def test_it_keeps_its_bound_and_strides_do_not_matter(name):
+def test_each_form_keeps_its_bound_and_its_bits_for_any_strides(name):
     problem = KERNELS[name]
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
     names = [one for one in operands_of(problem) if one != "num_valid"]
@@ -59,8 +59,8 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
         (8196, {"weight_dtype": "f32"}),
     ],
 )
-def test_weights_and_biases_that_are_read_late(hidden, fields):
-    """Long rows of three tensors are not kept in registers: too few CTAs would fit an SM."""
+def test_weights_and_biases_of_long_rows_are_not_kept_in_registers(hidden, fields):
+    """The three tensors of a long row would take so many registers that too few CTAs fit on an SM."""
     problem = made(kind="layer", hidden=hidden, rows=3, bias=True, **fields)
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
     late = dict(zip((one.name for one in problem.folded().inputs), dict(subject.plan.jit_spec.params)["late"], strict=True))
@@ -70,7 +70,7 @@ def test_weights_and_biases_that_are_read_late(hidden, fields):
 
 
 @emulator.needed
-def test_in_place_is_the_same():
+def test_in_place_and_out_of_place_give_the_same_bits():
     plain = made(hidden=640)
     args = inputs.make_args(plain, 3)
     emulator.subject(plain).run(args)
@@ -93,7 +93,7 @@ def test_a_row_has_its_bits_in_any_batch():
 
 @emulator.needed
 @pytest.mark.parametrize("layout", ["row", "column", "column_padded4"])
-def test_scales_lie_as_their_layout_says_and_no_others_are_written(layout):
+def test_scales_have_the_requested_layout_and_no_other_element_is_written(layout):
     problem = made(hidden=256, rows=6, quant=Quant(scale_layout=layout), num_valid=True)
     args = inputs.make_args(problem, 3, lengths=inputs.DrawnLengths(valid=5))
     held(emulator.subject(problem), args)
@@ -102,21 +102,21 @@ def test_scales_lie_as_their_layout_says_and_no_others_are_written(layout):
     assert bool(rows[5:].isnan().all())
 
 
-def test_a_scale_a_token_behind_groups_has_the_general_kernel_alone():
+def test_a_scale_per_token_after_groups_uses_the_general_kernel():
     plan = Plan.select(FORMS["token_groups"], Preference(backend="cuda"), SM_90A)
     assert plan.sku.impl == "general"
     with pytest.raises(UnsupportedError, match="a row after its groups"):
         Plan.select(FORMS["token_groups"], Preference(backend="cuda", forbid=("general",)), SM_90A)
 
 
-def test_one_kernel_serves_any_number_of_rows():
+def test_one_sku_serves_any_number_of_rows():
     skus = {Plan.select(made(hidden=7168, rows=rows), Preference(backend="cuda"), SM_90A).sku.id for rows in (1, 7, 8192)}
     assert len(skus) == 1
     assert "kind=rms" in skus.pop()
 
 
 @pytest.mark.parametrize("hidden", [2880, 7168])
-def test_a_usual_width_compiles_without_spills(hidden):
+def test_common_widths_compile_without_spills(hidden):
     plan = Plan.select(made(hidden=hidden, residual=True), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -124,7 +124,7 @@ def test_a_usual_width_compiles_without_spills(hidden):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", KERNELS)
-def test_it_keeps_its_bound_on_a_gpu(name):
+def test_each_form_keeps_its_bound_on_a_gpu(name):
     problem = KERNELS[name]
     args = inputs.make_args(problem, 3, "cuda")
     plan = Plan.select(problem, Preference(backend="cuda"))
@@ -138,7 +138,7 @@ def test_it_keeps_its_bound_on_a_gpu(name):
 @pytest.mark.parametrize(
     "fields", [{}, {"residual": True}, {"kind": "layer", "bias": True}, {"residual": True, "quant": Quant()}]
 )
-def test_usual_widths_on_a_gpu(hidden, fields):
+def test_common_widths_keep_the_bound_on_a_gpu(hidden, fields):
     problem = made(hidden=hidden, rows=67, **fields)
     args = inputs.make_args(problem, 3, "cuda")
     plan = Plan.select(problem, Preference(backend="cuda"))

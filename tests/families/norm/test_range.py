@@ -12,7 +12,7 @@ from opfacade.testing import numerics
 from opfacade.testing.subject import Subject
 from tests import emulator
 
-# Maximum elements of a norm, divided by the root of their number.
+# The largest element of a row, multiplied by the root of the row length.
 LIMIT = {"rms": 2.0**63, "layer": 2.0**62}
 PLACES = [pytest.param("emulator", marks=emulator.needed), "reference"]
 
@@ -45,15 +45,15 @@ def signs(width):
 @pytest.mark.parametrize(
     ("kind", "width", "dtype"), [("rms", 4, "f32"), ("rms", 1024, "bf16"), ("layer", 4, "bf16"), ("layer", 1024, "f32")]
 )
-def test_a_row_at_the_limit_is_right(place, kind, width, dtype):
+def test_a_row_at_the_limit_is_within_the_bound(place, kind, width, dtype):
     args, report = normed(place, kind, width, LIMIT[kind] / math.sqrt(width), dtype)
     assert report.worst <= 1
     assert (args.out.double() - torch.tensor(signs(width), dtype=torch.float64)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", LIMIT)
-def test_the_bound_is_finite_at_the_limit_and_infinite_where_the_sum_may_be(kind):
-    """Each of four squares of 1.2 x 2^63 is finite and their sum exceeds f32, so the bound allows any result."""
+def test_the_bound_is_infinite_if_the_sum_of_squares_may_overflow(kind):
+    """Each of the four squares of 1.2 x 2^63 is finite, but their sum overflows f32, so the bound allows any result."""
     plan = Plan.select(
         NormDescriptor(kind=kind, total_num_rows=2, hidden=4, dtype="f32", weight="none"), target=Target.parse("sm_90a")
     )
@@ -65,7 +65,7 @@ def test_the_bound_is_finite_at_the_limit_and_infinite_where_the_sum_may_be(kind
 
 @emulator.needed
 @pytest.mark.parametrize("kind", LIMIT)
-def test_what_the_page_says_of_higher_rows(kind):
-    """The kernel's sum is infinite; the reference is right."""
+def test_rows_beyond_the_limit_behave_as_the_page_states(kind):
+    """The kernel's sum overflows, so its result is 0; the reference is right."""
     assert not normed("emulator", kind, 4, 1e19)[0].out.any()
     assert normed("reference", kind, 4, 1e19)[0].out.tolist() == signs(4)

@@ -1,4 +1,4 @@
-"""Norms against their formula, the roundings of other libraries, and refusals."""
+"""The norms against their formula and against the roundings of other libraries, and refusals."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def problem(request):
     return FORMS[request.param]
 
 
-def test_it_is_the_formula(problem):
+def test_each_norm_equals_its_formula(problem):
     d = problem
     args = inputs.make_args(d, seed=4)
     given = NormArgs(
@@ -100,7 +100,7 @@ def test_it_keeps_its_bound(problem):
         assert numerics.check(problem, args, plan.sku, before=before).worst <= 1
 
 
-def test_a_descriptor_travels_and_its_program_follows_from_its_fields(problem):
+def test_a_serialised_descriptor_is_equal_and_has_the_same_program(problem):
     assert load_descriptor(problem.canonical_json()) == problem
     again = NormDescriptor.model_validate_json(problem.model_dump_json())
     assert again.program() == problem.program()
@@ -108,13 +108,13 @@ def test_a_descriptor_travels_and_its_program_follows_from_its_fields(problem):
     assert list(problem.operands()) == [n for n in problem.operands() if n in NormArgs.__slots__]
 
 
-def test_a_known_row():
+def test_a_row_with_a_known_result():
     x, w, out = torch.tensor([[3.0, 4.0, 0.0, 0.0]]), torch.tensor([1.0, 2.0, 1.0, 1.0]), torch.full((1, 4), float("nan"))
     plan = Plan.select(NormDescriptor(kind="rms", total_num_rows=1, hidden=4, dtype="f32", eps=0.0))
     plan.run(NormArgs(x=x, weight=w, out=out))
     torch.testing.assert_close(out, torch.tensor([[1.2, 3.2, 0.0, 0.0]]))
     plan.run(NormArgs(x=torch.zeros(1, 4), weight=w, out=out))
-    assert bool(out.isnan().all())  # 0 * rsqrt(0)
+    assert bool(out.isnan().all())  # 0 * rsqrt(0) is NaN
 
 
 def drawn(hidden=512, rows=9):
@@ -127,7 +127,7 @@ def run(d, x, residual, weight):
     return out, total
 
 
-def test_transformers_bits_but_where_its_own_f32_rounds_the_other_way():
+def test_the_huggingface_preset_has_the_bits_of_transformers_up_to_f32_rounding():
     x, r, w = drawn()
     out, total = run(norm.huggingface(total_num_rows=9, hidden=512, dtype="bf16", residual=True), x, r, w)
     s = x + r
@@ -137,7 +137,7 @@ def test_transformers_bits_but_where_its_own_f32_rounds_the_other_way():
     assert (out != want).float().mean() < 0.001
 
 
-def test_gemma_bits_but_where_its_own_f32_rounds_the_other_way():
+def test_the_gemma_preset_has_the_bits_of_gemma_up_to_f32_rounding():
     x, r, w = drawn()
     out, _ = run(norm.gemma(total_num_rows=9, hidden=512, dtype="bf16", residual=True), x, r, w)
     wide = (x + r).float()
@@ -145,7 +145,7 @@ def test_gemma_bits_but_where_its_own_f32_rounds_the_other_way():
     assert (out != want).float().mean() < 0.001
 
 
-def test_presets_differ_where_they_round():
+def test_the_vllm_and_flashinfer_presets_round_differently():
     x, r, w = drawn()
     fields = {"total_num_rows": 9, "hidden": 512, "dtype": "bf16", "residual": True}
     one, other = run(norm.vllm(**fields), x, r, w)[0], run(norm.flashinfer(**fields), x, r, w)[0]
@@ -173,19 +173,19 @@ def test_presets_differ_where_they_round():
         ({"dtype": "i8"}, "dtype", "'f16'"),
     ],
 )
-def test_fields_that_contradict_each_other_are_refused(fields, path, word):
+def test_contradictory_fields_are_refused(fields, path, word):
     with pytest.raises(DescriptorError) as caught:
         made(**fields)
     assert caught.value.issues[0].argument == path
     assert word in str(caught.value)
 
 
-def test_a_layout_belongs_to_groups():
+def test_scale_layout_is_refused_without_groups():
     with pytest.raises(DescriptorError, match="scale_layout"):
         Quant(scale="token", scale_layout="column")
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_operands_of_a_wrong_shape_or_dtype_are_refused():
     d = made(quant=Quant(group=32, scale_layout="column"))
     args = inputs.make_args(d, seed=0)
     plan = NormPlan.select(d)
@@ -203,5 +203,5 @@ def test_a_call_that_does_not_fit_is_refused():
         plan.run(NormArgs(x=x, residual=x, weight=torch.ones(96), out=torch.empty(5, 96)))
 
 
-def test_the_named_plan():
+def test_norm_plan_is_a_plan():
     assert issubclass(NormPlan, Plan)

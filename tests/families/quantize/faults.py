@@ -1,4 +1,4 @@
-"""Faults in quantisation: rounding direction of scales, and layout of scales."""
+"""Faults planted in quantisation: the rounding direction and the layout of scales."""
 
 from tests.mutation.mutant import cpu
 
@@ -13,14 +13,14 @@ FAULTS = (
         C,
         "row + down < rows &&",
         "row + down < p.rows &&",
-        f"{VALID} -k enter_no_scale",
+        f"{VALID} -k enter_a_scale",
     ),
     cpu(
         "quantise: a count beyond the rows of a matrix leaves all valid",
         C,
         "return counted <= p.rows ? counted : 0;",
         "return min(counted, p.rows);",
-        f"{VALID} -k wrong_count",
+        f"{VALID} -k count_is_out_of_range",
     ),
     cpu(
         "bound: a power of two above an inexact number is certain",

@@ -1,4 +1,5 @@
-"""Faults in one scale of all rows: the maximum, its rows, the launch that writes it, and the bits of results."""
+"""Faults planted in quantisation with one scale for all rows: the maximum, its rows, the launch that writes the scale, and the
+bits of the results."""
 
 from tests.mutation.mutant import cpu
 

@@ -40,7 +40,7 @@ EVERY = FORMS | {f"back_{name}": one for name, one in BACK.items()}
 
 
 def scales_of(x, quant):
-    """The scale of each block, by slices."""
+    """The scale of each block, computed from slices of x."""
     down, right = quant.block
     found = np.empty((-(-x.shape[0] // down), -(-x.shape[1] // right)), np.float32)
     for i in range(found.shape[0]):
@@ -71,7 +71,7 @@ def test_each_element_is_divided_by_the_scale_of_its_block(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "empty"])
-def test_back_is_the_product_with_the_scale_rounded_once(name):
+def test_dequantisation_is_the_product_with_the_scale_rounded_once(name):
     d = BACK[name]
     args = inputs.make_args(d, seed=8)
     Plan.select(d).run(args)
@@ -82,7 +82,7 @@ def test_back_is_the_product_with_the_scale_rounded_once(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_it_is_exact_and_travels(name):
+def test_each_form_is_exact_and_survives_serialisation(name):
     d = EVERY[name]
     plan, args = Plan.select(d), inputs.make_args(d, seed=1)
     assert plan.sku.precision_guarantee.error_model.id == "exact"
@@ -91,13 +91,13 @@ def test_it_is_exact_and_travels(name):
     assert load_descriptor(d.canonical_json()) == d
 
 
-def test_a_block_is_absent_from_texts_where_it_is_the_default():
+def test_the_default_block_is_not_serialised():
     assert "block" not in Quant().model_dump_json()
     assert "block" not in Quant(scale="block").model_dump(mode="json")
     assert '"block":[64,32]' in made(block=(64, 32)).canonical_json().replace(" ", "")
 
 
-def test_nan_stays_in_its_block():
+def test_nan_affects_only_its_block():
     d = made(rows=8, hidden=8, wide="f32", block=(4, 4))
     x = torch.ones(8, 8)
     x[1, 6] = torch.nan
@@ -140,7 +140,7 @@ def test_bits_of_a_block_do_not_depend_on_other_blocks():
 
 
 @emulator.needed
-def test_nothing_past_the_edges_is_written():
+def test_nothing_is_written_outside_the_matrix():
     d = FORMS["weights"]
     args = inputs.make_args(d, 3)
     room = torch.full((210, 340), 7.0).to(torch.float8_e4m3fn)
@@ -158,13 +158,13 @@ def test_nothing_past_the_edges_is_written():
         (lambda: Quant(scale="block", scale_layout="column"), "scale_layout", "have a layout"),
     ],
 )  # fmt: skip
-def test_fields_that_contradict_each_other_are_refused(make, path, word):
+def test_contradictory_fields_are_refused(make, path, word):
     with pytest.raises(DescriptorError, match=word) as caught:
         make()
     assert caught.value.issues[0].argument == path
 
 
-def test_scales_of_another_shape_are_refused_and_a_block_beyond_registers_is_declined():
+def test_scales_of_a_wrong_shape_are_refused_and_a_block_that_exceeds_the_registers_is_declined():
     d = BACK["weights"]
     args = inputs.make_args(d, seed=0)
     with pytest.raises(ArgumentError, match="scale"):
@@ -177,7 +177,7 @@ def test_scales_of_another_shape_are_refused_and_a_block_beyond_registers_is_dec
 
 @pytest.mark.parametrize("wide", ["bf16", "f32"])
 @pytest.mark.parametrize("kind", [QuantizeDescriptor, DequantizeDescriptor])
-def test_it_compiles_without_spills(kind, wide):
+def test_each_kind_compiles_without_spills(kind, wide):
     for more in ({}, {"block": (128, 256)}):
         plan = Plan.select(made(kind, wide=wide, **more), Preference(backend="cuda"), SM_90A)
         plan.compile()
@@ -187,7 +187,7 @@ def test_it_compiles_without_spills(kind, wide):
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [(576, 7168), (1536, 1000), (1, 129)])
 @pytest.mark.parametrize("kind", [QuantizeDescriptor, DequantizeDescriptor])
-def test_it_has_the_bits_of_the_reference_on_a_gpu(kind, size):
+def test_each_kind_has_the_bits_of_the_reference_on_a_gpu(kind, size):
     for dtype, more in (("f8_e4m3", {}), ("i8", {"scale_dtype": "f8_e8m0"})):
         d = made(kind, *size, dtype=dtype, **more)
         plan, args = Plan.select(d, Preference(backend="cuda")), inputs.make_args(d, 3, "cuda")

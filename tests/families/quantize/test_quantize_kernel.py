@@ -1,4 +1,4 @@
-"""Quantisation on the fold kernels: the bits of the reference."""
+"""Quantisation by the fold kernels has the bits of the reference."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.families.quantize.test_reference import FORMS
 
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
-def test_it_has_the_bits_of_the_reference_on_rows_far_apart_too(name):
+def test_the_kernel_has_the_bits_of_the_reference_for_any_row_stride(name):
     problem = FORMS[name]
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
     names = [one for one in operands_of(problem) if one != "num_valid"]
@@ -36,7 +36,7 @@ def test_padding_of_scales_is_not_written():
     assert bool(args.scale[:, :6].isfinite().all())
 
 
-def test_it_compiles_without_spills():
+def test_the_kernel_compiles_without_spills():
     plan = Plan.select(
         QuantizeDescriptor(total_num_rows=64, hidden=7168, dtype="bf16"), Preference(backend="cuda"), Target.parse("sm_90a")
     )
@@ -47,7 +47,7 @@ def test_it_compiles_without_spills():
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["row", "column", "column_padded4"])
 @pytest.mark.parametrize("kind", [QuantizeDescriptor, DequantizeDescriptor])
-def test_it_has_the_bits_of_the_reference_on_a_gpu(kind, layout):
+def test_the_kernel_has_the_bits_of_the_reference_on_a_gpu(kind, layout):
     problem = kind(total_num_rows=67, hidden=7168, dtype="bf16", quant=Quant(scale_layout=layout))
     args = inputs.make_args(problem, 3, "cuda")
     plan = Plan.select(problem, Preference(backend="cuda"))

@@ -1,4 +1,4 @@
-"""Quantisation to the bit: exact division, nearest even, saturation, layouts of scales; and refusals."""
+"""Quantisation is exact to the bit: division, round to nearest even, saturation and layouts of scales. Also refusals."""
 
 import math
 
@@ -30,7 +30,7 @@ def made(rows=5, hidden=256, wide="bf16", num_valid=False, **fields):
     return QuantizeDescriptor(total_num_rows=rows, hidden=hidden, dtype=wide, quant=Quant(**fields), num_valid=num_valid)
 
 
-FORMS = {  # zero points are tested in test_zero_points.py
+FORMS = {  # test_zero_points.py tests zero points
     **{f"example-{i}": one for i, one in enumerate(EXAMPLES) if not one.quant.zero},
     "column": made(scale_layout="column"),
     "column_padded4": made(rows=6, scale_layout="column_padded4", group=64),
@@ -61,7 +61,7 @@ def problem(request):
     return FORMS[request.param]
 
 
-def test_it_is_exact_and_travels(problem):
+def test_each_form_is_exact_and_survives_serialisation(problem):
     plan = Plan.select(problem)
     assert plan.sku.precision_guarantee.error_model.id == "exact"
     for seed in range(2):
@@ -80,12 +80,12 @@ def scale_of(row, quant):
 
 
 def power_above(found):
-    """The smallest power of two that is not below, by comparison with all of them."""
+    """The smallest power of two that is at least `found`, by comparison with every power."""
     return np.float32(next((2.0**k for k in range(-127, 128) if 2.0**k >= float(found)), 2.0**127))
 
 
 def stored(x, scale, quant):
-    """One element, from numpy's correctly rounded division."""
+    """One quantised element, from numpy's correctly rounded division."""
     with np.errstate(all="ignore"):
         found = float(np.float32(x) / np.float32(scale))
     if quant.dtype != "i8":
@@ -93,12 +93,12 @@ def stored(x, scale, quant):
     return 0.0 if math.isnan(found) else max(-128.0, min(127.0, float(np.rint(found))))
 
 
-# Blocks are tested in test_blocks.py.
+# test_blocks.py tests block scales.
 @pytest.mark.parametrize(
     "name",
     [name for name, one in FORMS.items() if one.op == "quantize" and one.total_num_rows and one.quant.scale != "block"],
 )
-def test_every_element_is_the_nearest(name):
+def test_every_element_is_the_nearest_number(name):
     d = FORMS[name]
     quant, args = d.quant, inputs.make_args(d, seed=7)
     args.x[0, :3] = torch.tensor([0.0, -0.0, 3.0e-30]).to(args.x.dtype)
@@ -122,7 +122,7 @@ def test_every_element_is_the_nearest(name):
                 assert float(args.out[row, at].float()) == stored(x[row, at], scale, quant)
 
 
-def test_nan_stays_and_infinity_is_the_largest():
+def test_nan_stays_nan_and_an_infinity_saturates():
     x = torch.tensor([[math.nan, math.inf, -math.inf, 1.0]])
     for dtype in ("f8_e4m3", "f8_e5m2", "i8"):
         d = QuantizeDescriptor(total_num_rows=1, hidden=4, dtype="f32", quant=Quant(dtype=dtype, scale="none"))
@@ -133,8 +133,8 @@ def test_nan_stays_and_infinity_is_the_largest():
         assert math.isnan(got[0]) == (dtype != "i8")
 
 
-def test_a_scale_has_an_upper_bound_and_elements_beyond_it_saturate():
-    """vLLM's scale_ub: 2 bounds the largest |x|, so 3, 100 and infinity become the largest number."""
+def test_most_limits_the_scale_and_larger_elements_saturate():
+    """As scale_ub of vLLM: with most=2, the elements 3, 100 and infinity become the largest number of the dtype."""
     x = torch.tensor([[3.0, -100.0, 0.5, 2.0], [0.25, -1.0, math.inf, 0.0], [1.0, 0.5, -0.25, 0.0], [math.nan, 1.0, 1.0, 1.0]])
     d = QuantizeDescriptor(total_num_rows=4, hidden=4, dtype="f32", quant=Quant(scale="token", most=2.0))
     out, scale = torch.zeros(4, 4, dtype=torch.float8_e4m3fn), torch.zeros(4)
@@ -145,7 +145,7 @@ def test_a_scale_has_an_upper_bound_and_elements_beyond_it_saturate():
     assert out.float()[2].tolist() == [448.0, 224.0, -112.0, 0.0]
 
 
-def test_a_bound_that_is_left_out_leaves_texts_and_kernels_as_they_are():
+def test_the_default_of_most_is_not_serialised_and_most_is_in_the_kernel():
     assert "most" not in made().canonical_json()
     kernels = {
         Plan.select(made(most=most), Preference(backend="cuda"), Target.parse("sm_90a")).sku.id for most in (None, 1.0, 2.0)
@@ -165,11 +165,11 @@ def test_a_group_of_zeros_has_the_least_scale():
     ("most", "byte"),
     [
         (448.0, 127),
-        (448.0 * (1 + 2.0**-22), 128),  # rounded up: 1 would saturate
+        (448.0 * (1 + 2.0**-22), 128),  # rounded up, because a scale of 1 would saturate
         (449.0, 128),
         (896.0, 128),
         (224.0, 126),
-        (0.0, 0),  # with least 0: results are 0, not 0 / 0
+        (0.0, 0),  # with least=0, the result is 0 and not 0 / 0
         (448.0 * 2.0**-127, 0),
         (448.0 * 2.0**-127 * 1.5, 1),
         (math.inf, 254),
@@ -178,7 +178,7 @@ def test_a_group_of_zeros_has_the_least_scale():
         (3.0e38, 247),
     ],
 )
-def test_a_scale_of_powers_is_rounded_up_and_nothing_finite_saturates(most, byte):
+def test_a_power_of_two_scale_is_rounded_up_so_that_finite_elements_do_not_saturate(most, byte):
     d = made(rows=1, hidden=8, wide="f32", scale_dtype="f8_e8m0", group=8, least=0.0)
     rest = most if math.isfinite(most) else 1.0
     x = torch.tensor([[most, rest / 4, -rest / 3, 0.0, -0.0, rest, 0.0, most / 3]])
@@ -194,8 +194,8 @@ def test_a_scale_of_powers_is_rounded_up_and_nothing_finite_saturates(most, byte
         assert float(values[3]) == 0 or math.isnan(most)
 
 
-def test_a_scale_of_powers_is_what_the_formula_of_others_gives():
-    """2 ** ceil(log2(most / 448)) of numbers whose logarithm is not near an integer."""
+def test_a_power_of_two_scale_equals_the_formula_of_other_libraries():
+    """The formula is 2 ** ceil(log2(most / 448)), for numbers whose logarithm is not near an integer."""
     d = made(rows=64, hidden=128, scale_dtype="f8_e8m0", least=1e-4)
     x = (
         torch.randn(64, 128, generator=torch.Generator().manual_seed(5)).bfloat16()
@@ -207,7 +207,7 @@ def test_a_scale_of_powers_is_what_the_formula_of_others_gives():
     assert torch.equal(scale.float()[:, 0], want)
 
 
-def test_back_and_forth_is_within_half_a_step():
+def test_dequantised_values_differ_by_at_most_half_a_step():
     d = made(rows=9, hidden=512)
     x = torch.randn(9, 512).bfloat16()
     out, scale, back = torch.empty(9, 512).to(torch.float8_e4m3fn), torch.empty(9, 4), torch.empty(9, 512).bfloat16()
@@ -237,20 +237,20 @@ def test_back_and_forth_is_within_half_a_step():
         (lambda: Quant(scale_dtype="bf16"), "scale_dtype", "f8_e8m0"),
     ],
 )  # fmt: skip
-def test_fields_that_contradict_each_other_are_refused(make, path, word):
+def test_contradictory_fields_are_refused(make, path, word):
     with pytest.raises(DescriptorError) as caught:
         make()
     assert caught.value.issues[0].argument == path
     assert word in str(caught.value)
 
 
-def test_a_scale_of_the_wrong_layout_is_refused():
+def test_a_scale_tensor_of_the_wrong_layout_is_refused():
     d = made(scale_layout="column")
     args = inputs.make_args(d, seed=0)
     with pytest.raises(ArgumentError, match="scale"):
         QuantizePlan.select(d).run(QuantizeArgs(x=args.x, out=args.out, scale=torch.empty(5, 2)))
 
 
-def test_the_names():
+def test_the_named_plans_are_plans():
     assert issubclass(q.QuantizePlan, Plan)
     assert issubclass(q.DequantizePlan, Plan)

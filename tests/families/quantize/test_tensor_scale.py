@@ -85,7 +85,7 @@ def rows_of(d, args):
 
 
 def plain_result(d, args, run):
-    """The result of the op without quant, in dtype, and the residual sum."""
+    """The result of the op without quant, in its dtype, with the residual sum."""
     shape = (d.total_num_rows, width_of(d))
     out = torch.full(shape, float("nan")).to(args.x.dtype).to(args.x.device)
     call = replace(copied(args), out=out, scale=None, **({"full_out": None} if d.op == "norm" else {}))
@@ -98,7 +98,7 @@ def same(one, other):
 
 
 def composed(d, args, run):
-    """Out and scale of two ops, and the residual sum of the first."""
+    """The output and scale of the op without quant followed by quantize, with the residual sum of the op."""
     plain = plain_result(d, args, run)
     rows, device = rows_of(d, args), args.x.device
     call = QuantizeArgs(x=plain.out[:rows], out=torch.empty_like(args.out[:rows]), scale=torch.empty_like(args.scale))
@@ -136,7 +136,7 @@ def test_it_is_the_op_without_quant_then_quantize(name):
 @pytest.mark.parametrize("hidden", [1024, 2048, 16384])
 @pytest.mark.parametrize("weight_dtype", ["bf16", "f32"])
 def test_lanes_share_a_row_as_in_the_op_without_quant(hidden, weight_dtype):
-    """The stage that finds the maximum uses the weight, which the op without quant uses only for its outputs."""
+    """The stage that computes the maximum reads the weight, which the op without quant reads only for its outputs."""
     d = norm("bf16", hidden, weight_dtype=weight_dtype)
     scaled, plain = (dict(Plan.select(one, Preference(backend="cuda"), target=SM_90A).sku.spec) for one in (d, unquantised(d)))
     assert all(scaled[name] == plain[name] for name in ("span", "pieces", "vector", "waves"))
@@ -144,8 +144,8 @@ def test_lanes_share_a_row_as_in_the_op_without_quant(hidden, weight_dtype):
 
 @emulator.needed
 @pytest.mark.parametrize("name", SHORT)
-def test_results_of_16_bits_are_not_rounded_before_they_are_divided(name):
-    """No other op shows the result before rounding: an op with this scale as an operand divides it the same way."""
+def test_16_bit_results_are_not_rounded_before_the_division(name):
+    """The test compares with the op that takes this scale as an operand, because no other op returns the unrounded result."""
     d = SHORT[name]
     args = drawn(d)
     static = changed(d, quant=d.quant.model_dump() | {"scale": "static"})
@@ -169,7 +169,7 @@ def test_results_of_16_bits_are_not_rounded_before_they_are_divided(name):
 
 
 def apart(tensor):
-    """Rows with a stride larger than their length."""
+    """A copy whose row stride is larger than the row length."""
     if tensor.ndim != 2:
         return tensor.clone()
     wide = torch.empty(tensor.shape[0], tensor.shape[1] + 24, dtype=tensor.dtype)
@@ -197,8 +197,9 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["rms_residual", "silu_bf16"])
-def test_a_call_has_its_own_scale_whatever_its_workspace_holds(name):
-    """The second call has smaller values; large ones are past its valid rows, and in the workspace from the first call."""
+def test_a_call_computes_its_own_scale_for_any_workspace_content(name):
+    """The second call has smaller values. Large values are in its rows past num_valid and, from the first call, in the
+    workspace."""
     d = (F32 | SHORT)[name]
     subject, first = emulator.subject(d), drawn(d, valid=5)
     room = torch.zeros(subject.plan.workspace_size, dtype=torch.uint8)
@@ -237,8 +238,8 @@ def test_without_valid_rows_the_scale_is_that_of_zeros(d, count):
 
 
 @emulator.needed
-def test_the_largest_result_may_be_in_any_row():
-    """There are more rows than a CTA of those that find the scale has threads."""
+def test_the_maximum_may_be_in_any_row():
+    """There are more rows than threads in the CTA that computes the scale."""
     d = gated("f32", 8, total_num_rows=1100, activation="identity")
     for row in (0, 511, 512, 1099):
         args = drawn(d)
@@ -251,7 +252,7 @@ def test_the_largest_result_may_be_in_any_row():
 
 @emulator.needed
 @pytest.mark.parametrize("dtype", ["f8_e4m3", "i8"])
-def test_one_nan_is_in_every_element_and_an_infinity_leaves_zeros(dtype):
+def test_nan_makes_all_elements_nan_and_an_infinity_makes_them_zero(dtype):
     d = gated("f32", 40, {"dtype": dtype}, activation="identity")
     for odd, scale in ((float("nan"), float("nan")), (float("inf"), float("inf"))):
         args = drawn(d)
@@ -266,7 +267,7 @@ def test_one_nan_is_in_every_element_and_an_infinity_leaves_zeros(dtype):
             assert int((args.out.float() == 0).sum()) == args.out.numel() - 1 + (dtype == "i8")
 
 
-def test_maxima_of_rows_and_heads_lie_in_a_workspace_of_known_size():
+def test_maxima_of_rows_and_groups_are_in_a_workspace_of_known_size():
     for d, rows in ((norm("bf16", 4096, total_num_rows=8192), 8192), (norm("bf16", 4096, total_num_rows=100, groups=32), 3200)):
         plan = Plan.select(d, Preference(backend="cuda"), SM_90A)
         assert plan.workspace_size == -(-4 * rows // 256) * 256
@@ -276,26 +277,26 @@ def test_maxima_of_rows_and_heads_lie_in_a_workspace_of_known_size():
         Plan.select(norm("bf16"), Preference(backend="cuda", max_workspace_bytes=0), SM_90A)
 
 
-def test_one_kernel_serves_any_number_of_rows():
+def test_one_sku_serves_any_number_of_rows():
     for make in (lambda rows: norm("bf16", 7168, total_num_rows=rows), lambda rows: gated("bf16", 2048, total_num_rows=rows)):
         assert len({Plan.select(make(rows), Preference(backend="cuda"), SM_90A).sku.id for rows in (1, 7, 8192)}) == 1
 
 
-def test_least_and_the_dtype_of_scales_are_in_the_identity():
+def test_least_and_the_dtype_of_scales_are_in_the_sku_id():
     quants = ({}, {"least": 1e-5}, POWERS, {"dtype": "f8_e5m2"})
     ids = {Plan.select(norm("bf16", quant=quant), Preference(backend="cuda"), SM_90A).sku.id for quant in quants}
     assert len(ids) == len(quants)
 
 
 @pytest.mark.parametrize("d", [norm("bf16"), gated("bf16")])
-def test_a_scale_of_each_row_is_refused(d):
+def test_a_scale_tensor_with_one_entry_per_row_is_refused(d):
     args = drawn(d)
     for wrong in (torch.empty(5), torch.empty(1, 1), torch.empty(1, dtype=torch.float64)):
         with pytest.raises(ArgumentError, match="scale"):
             Plan.select(d, target=Target.cpu()).run(replace(args, scale=wrong))
 
 
-def test_older_devices_have_i8_and_no_f8():
+def test_devices_before_sm_89_support_i8_and_not_f8():
     assert (
         Plan.select(norm("bf16", quant={"dtype": "i8"}), Preference(backend="cuda"), Target.parse("sm_80")).sku.impl == "scaled"
     )
@@ -319,13 +320,13 @@ def test_older_devices_have_i8_and_no_f8():
         gated("f32", 4096, activation="gelu"),
     ],
 )
-def test_a_usual_width_compiles_without_spills(d):
+def test_common_widths_compile_without_spills(d):
     builds_without_spills(d)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*F32, *SHORT])
-def test_it_keeps_its_bound_on_a_gpu(name):
+def test_each_form_keeps_its_bound_on_a_gpu(name):
     d = (F32 | SHORT)[name]
     on_gpu(d, drawn(d))
 
@@ -341,13 +342,13 @@ def test_it_keeps_its_bound_on_a_gpu(name):
         gated("f32", 300, POWERS, total_num_rows=20001, interleaved=True, activation="swiglu_oai"),
     ],
 )
-def test_large_problems_are_the_two_ops_on_a_gpu(d):
+def test_large_problems_equal_the_two_ops_on_a_gpu(d):
     args = inputs.make_args(d, 3, "cuda")
     is_composed(d, args, cuda)
 
 
 @pytest.mark.gpu
-def test_a_graph_follows_the_count_and_the_values_on_a_gpu():
+def test_a_replayed_graph_uses_the_current_count_and_values_on_a_gpu():
     d = norm("f32", 1024, total_num_rows=64, residual=True, num_valid=True)
     plan, args = Plan.select(d, Preference(backend="cuda")), inputs.make_args(d, 3, "cuda")
     room = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")

@@ -1,4 +1,4 @@
-"""Rows past num_valid: they do not affect a scale and are not written, with a scale for all rows or per block."""
+"""Rows past num_valid do not change a scale and are not written, with one scale for all rows or one per block."""
 
 from dataclasses import replace
 
@@ -69,13 +69,13 @@ PLACES = [
 
 
 def blocks_of(d, rows):
-    """Entries of scale along the rows that a call with so many rows writes or reads."""
+    """The number of scales along the rows that a call with this many rows reads or writes."""
     return -(-rows // d.quant.block[0]) if d.quant.scale == "block" else 1
 
 
 @pytest.mark.parametrize("on", PLACES)
 @pytest.mark.parametrize("name", EVERY)
-def test_it_is_the_op_of_the_valid_rows_and_leaves_the_others_alone(name, on):
+def test_the_op_equals_the_op_on_the_valid_rows_and_leaves_other_rows_unchanged(name, on):
     d = EVERY[name]
     subject = subject_of(on, d)
     for count in COUNTS:
@@ -97,7 +97,7 @@ def test_it_is_the_op_of_the_valid_rows_and_leaves_the_others_alone(name, on):
 
 @pytest.mark.parametrize("on", PLACES)
 @pytest.mark.parametrize("name", EVERY)
-def test_nothing_is_touched_past_the_valid_rows(name, on):
+def test_no_memory_past_the_valid_rows_is_accessed(name, on):
     subject = subject_of(on, EVERY[name])
     for count in (0, 6, ROWS):
         args = inputs.make_args(EVERY[name], 4, subject.device, inputs.DrawnLengths(valid=count))
@@ -107,14 +107,14 @@ def test_nothing_is_touched_past_the_valid_rows(name, on):
 @pytest.mark.parametrize("on", PLACES[:2])
 @pytest.mark.parametrize("count", [-1, ROWS + 1])
 @pytest.mark.parametrize("name", EVERY)
-def test_a_wrong_count_leaves_no_row_valid(name, count, on):
+def test_no_row_is_valid_if_the_count_is_out_of_range(name, count, on):
     d = EVERY[name]
     args = drawn(d, ROWS)
     args.num_valid.fill_(count)
     before = copied(args)
     subject_of(on, d).run(args)
     assert same(args.out, before.out)
-    if d.op == "quantize" and d.quant.scale == "tensor":  # the scale of zeros
+    if d.op == "quantize" and d.quant.scale == "tensor":  # the scale of a tensor of zeros
         least = float(torch.tensor(d.quant.least) / d.quant.largest)
         assert least <= args.scale.float().item() <= (2.0 if d.quant.scale_dtype == "f8_e8m0" else 1 + 1e-6) * least
     else:
@@ -123,8 +123,8 @@ def test_a_wrong_count_leaves_no_row_valid(name, count, on):
 
 @pytest.mark.parametrize("on", PLACES[:2])
 @pytest.mark.parametrize("name", ["tensor", "tensor_bf16", "block", "block_bf16"])
-def test_large_rows_that_are_not_valid_enter_no_scale(name, on):
-    """The second call has fewer valid rows, per block and in total; the rows that it drops are large."""
+def test_rows_past_num_valid_do_not_enter_a_scale(name, on):
+    """The second call has fewer valid rows, in a block and in total; its invalid rows are large."""
     d = FORMS[name]
     args = drawn(d, 11)
     few = copied(args)
@@ -135,7 +135,7 @@ def test_large_rows_that_are_not_valid_enter_no_scale(name, on):
     top, scale = args.x[:6].float().abs(), few.scale.float()
     if d.quant.scale == "tensor":
         assert scale.item() == pytest.approx(top.max().item() / d.quant.largest, rel=1e-6)
-    else:  # rows 4 and 5 belong to the second row of blocks
+    else:  # rows 4 and 5 are in the second row of blocks
         assert scale[1, 0].item() == pytest.approx(top[4:6, : d.quant.block[1]].max().item() / d.quant.largest, rel=1e-6)
         assert same(few.scale[0], args.scale[0])
         assert same(few.out[:4], args.out[:4])
@@ -143,7 +143,7 @@ def test_large_rows_that_are_not_valid_enter_no_scale(name, on):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["tensor_bf16", "tensor_i8", "tensor_powers"])
-def test_one_cluster_and_three_launches_have_the_same_bits(name):
+def test_one_cluster_and_three_launches_give_the_same_bits(name):
     d = changed(FORMS[name], num_valid=False)
     calls = [inputs.make_args(d, 5) for _ in range(2)]
     subjects = [emulator.subject(d), emulator.subject(d, forbid=("rows",))]
@@ -156,7 +156,7 @@ def test_one_cluster_and_three_launches_have_the_same_bits(name):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["block", "back_block", "tensor", "back_tensor"])
-def test_strides_do_not_matter(name):
+def test_the_bits_do_not_depend_on_strides(name):
     d = EVERY[name]
     args = drawn(d, 6)
     columns = replace(copied(args), x=args.x.t().contiguous().t(), out=args.out.t().contiguous().t())
@@ -166,14 +166,14 @@ def test_strides_do_not_matter(name):
     assert same(args.scale, columns.scale)
 
 
-def test_a_kernel_of_each_form_is_named():
+def test_each_form_selects_its_kernel():
     for name, d in EVERY.items():
         sku = Plan.select(d, Preference(backend="cuda"), SM_90A).sku
         assert sku.impl == ("blocks" if "block" in name else "rows" if d.op == "dequantize" else "scaled")
         assert dict(sku.spec)["num_valid"] is True
 
 
-def test_scales_of_blocks_that_are_not_valid_may_hold_anything(monkeypatch):
+def test_scales_of_invalid_blocks_are_not_validated(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     d = BACK["back_block"]
     args = drawn(d, 6)
@@ -185,7 +185,7 @@ def test_scales_of_blocks_that_are_not_valid_may_hold_anything(monkeypatch):
 
 
 @pytest.mark.parametrize("layout", ["row", "column", "column_padded4"])
-def test_scales_of_rows_that_are_not_valid_may_hold_anything(monkeypatch, layout):
+def test_scales_of_invalid_rows_are_not_validated(monkeypatch, layout):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     d = made(DequantizeDescriptor, group=8, scale_layout=layout)
     args = drawn(d, 6)
@@ -199,7 +199,7 @@ def test_scales_of_rows_that_are_not_valid_may_hold_anything(monkeypatch, layout
         Plan.select(d, target=CPU).run(args)
 
 
-def test_what_rounds_a_column_of_scales_up_may_hold_anything(monkeypatch):
+def test_padding_of_a_column_of_scales_is_not_validated(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     d = made(DequantizeDescriptor, num_valid=False, group=8, scale_layout="column_padded4")
     args = drawn(d, 0)
@@ -210,21 +210,21 @@ def test_what_rounds_a_column_of_scales_up_may_hold_anything(monkeypatch):
         Plan.select(d, target=CPU).run(args)
 
 
-def test_one_kernel_serves_any_number_of_rows():
+def test_one_sku_serves_any_number_of_rows():
     for kind, scale in ((QuantizeDescriptor, "tensor"), (QuantizeDescriptor, "block"), (DequantizeDescriptor, "block")):
         problems = (made(kind, rows=rows, hidden=7168, wide="bf16", scale=scale) for rows in (1, 7, 8192))
         assert len({Plan.select(d, Preference(backend="cuda"), SM_90A).sku.id for d in problems}) == 1
 
 
 @pytest.mark.parametrize("kind", [QuantizeDescriptor, DequantizeDescriptor])
-def test_it_compiles_without_spills(kind):
+def test_each_kind_compiles_without_spills(kind):
     for wide in ("bf16", "f32"):
         builds_without_spills(made(kind, rows=200, hidden=7168, wide=wide, scale="block"))
         builds_without_spills(made(kind, rows=200, hidden=7168, wide=wide, scale="tensor"))
 
 
 @pytest.mark.gpu
-def test_a_graph_follows_the_count_on_a_gpu():
+def test_a_replayed_graph_uses_the_current_count_on_a_gpu():
     for scale in ("tensor", "block"):
         d = made(rows=300, hidden=512, wide="bf16", scale=scale)
         plan, args = Plan.select(d, Preference(backend="cuda")), inputs.make_args(d, 3, "cuda")

@@ -1,4 +1,5 @@
-"""Scales with zero points: by the formula in numpy, for i8 rows as in vLLM, on kernels and back; and refusals."""
+"""Scales with zero points against the formula in numpy and the i8 rows of vLLM, on the reference and the kernels, in both
+directions; and refusals."""
 
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ FORMS = {
 
 
 def by_hand(part, given):
-    """Scale, zero point and elements of a group, each step rounded to f32 as numpy does it."""
+    """The scale, zero point and elements of one group; numpy rounds each step to f32."""
     with np.errstate(all="ignore"):
         low, high = min(part.min(), F(0)), max(part.max(), F(0))
         if given.most is not None:
@@ -46,7 +47,7 @@ def by_hand(part, given):
 
 
 def run(problem, x):
-    """out, scale, zero."""
+    """Returns out, scale and zero."""
     shape = {"tensor": (1,), "token": x.shape[:1], "group": (x.shape[0], x.shape[1] // 8)}[problem.quant.scale]
     found = torch.zeros(x.shape, dtype=torch.int8), torch.zeros(shape), torch.zeros(shape, dtype=torch.int32)
     Plan.select(problem, Preference(backend="reference")).run(QuantizeArgs(x=x, out=found[0], scale=found[1], zero=found[2]))
@@ -59,7 +60,7 @@ def rows_of(x, scale):
 
 @pytest.mark.parametrize("scale", ["tensor", "token", "group"])
 @pytest.mark.parametrize("most", [None, 1.25])
-def test_it_is_the_formula(scale, most):
+def test_scale_zero_point_and_elements_equal_the_formula(scale, most):
     draw = torch.Generator().manual_seed(3)
     for shift, factor in ((0, 1), (3, 0.1), (-7, 2), (0, 3e38), (0, 1e-39), (1e4, 1e-3)):
         x = (torch.rand((5, 24), generator=draw) * 2 - 1) * factor + shift
@@ -72,8 +73,8 @@ def test_it_is_the_formula(scale, most):
         assert np.array_equal(out.numpy().flatten(), np.concatenate([one.flatten() for _, _, one in want]))
 
 
-def test_rows_on_both_sides_of_zero_are_those_of_vllm():
-    """scale = (max - min) / 255 and azp = rint(-128 - min / scale), in f32."""
+def test_rows_with_both_signs_equal_those_of_vllm():
+    """vLLM computes scale = (max - min) / 255 and azp = rint(-128 - min / scale) in f32."""
     x = torch.randn((64, 333), generator=torch.Generator().manual_seed(1)) + 0.5
     out, scale, zero = run(QuantizeDescriptor(total_num_rows=64, hidden=333, dtype="f32", quant=quant()), x)
     low, high = x.amin(1), x.amax(1)
@@ -83,7 +84,7 @@ def test_rows_on_both_sides_of_zero_are_those_of_vllm():
     assert torch.equal(out, (torch.round(x / wanted[:, None]) + zero[:, None]).clamp(-128, 127).to(torch.int8))
 
 
-def test_back_is_within_half_a_step_and_zero_is_zero():
+def test_dequantised_values_differ_by_at_most_half_a_step_and_zero_is_exact():
     x = torch.rand((16, 200), generator=torch.Generator().manual_seed(2)) * 3 - 1
     x[:, 7] = 0.0
     sizes = {"total_num_rows": 16, "hidden": 200, "dtype": "f32", "quant": quant()}
@@ -96,7 +97,7 @@ def test_back_is_within_half_a_step_and_zero_is_zero():
     assert int(out.max()) == 127
 
 
-def test_what_is_no_number_is_zero_and_an_infinity_takes_its_row():
+def test_a_row_with_nan_is_zero_and_a_row_with_an_infinity_has_an_infinite_scale():
     x = torch.ones((5, 24))
     x[0, 3], x[1, 3], x[2, 3] = float("nan"), float("inf"), -float("inf")
     out, scale, zero = run(QuantizeDescriptor(**SIZES, quant=quant()), x)
@@ -106,7 +107,7 @@ def test_what_is_no_number_is_zero_and_an_infinity_takes_its_row():
     assert out[3].tolist() == [127] * 24
 
 
-def test_a_given_zero_point_beyond_i8_is_added_before_it_saturates():
+def test_a_static_zero_point_beyond_i8_is_added_before_saturation():
     problem = QuantizeDescriptor(total_num_rows=1, hidden=4, dtype="f32", quant=quant("static"))
     out = torch.zeros((1, 4), dtype=torch.int8)
     args = QuantizeArgs(
@@ -139,23 +140,23 @@ def test_a_kernel_has_the_bits_of_the_reference(name):
         {"scale": "token", "scale_dtype": "f8_e8m0"},
     ],
 )
-def test_what_has_no_zero_points_is_refused(fields):
+def test_fields_that_do_not_support_zero_points_are_refused(fields):
     with pytest.raises(DescriptorError, match="with zero points") as caught:
         Quant(**{"dtype": "i8", "zero": True, "scale": "token"} | fields)
     assert str(caught.value).count("with zero points") == 1
 
 
-def test_ops_that_quantise_behind_their_result_have_none():
+def test_norms_and_activations_refuse_zero_points():
     for kind, fields in ((NormDescriptor, {"kind": "rms", "hidden": 64}), (GatedActivationDescriptor, {"width": 64})):
         with pytest.raises(DescriptorError, match=r"quant.zero expected False"):
             kind(total_num_rows=3, dtype="bf16", quant=quant(), **fields)
 
 
-def test_a_text_without_zero_points_is_as_before():
+def test_a_quant_without_zero_points_is_serialised_as_before():
     assert "zero" not in Quant(dtype="i8", scale="token").canonical_json()
 
 
-def test_one_zero_point_of_a_large_tensor_has_a_kernel():
+def test_one_zero_point_for_a_large_tensor_has_a_kernel():
     for rows in (64, 8192):
         problem = QuantizeDescriptor(total_num_rows=rows, hidden=7168, dtype="bf16", quant=quant("tensor"))
         found = explain(problem, Preference(backend="cuda"), Target.parse("sm_90a"))

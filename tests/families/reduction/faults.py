@@ -1,4 +1,4 @@
-"""Faults in folds and in ops that are a single fold: stages, reducers, lanes that share a row, roundings, layouts of scales."""
+"""Faults planted in folds and in ops that are a single fold: stages, reducers, lanes that share a row, rounding, layouts."""
 
 from tests.mutation.mutant import cpu
 
@@ -34,7 +34,7 @@ FAULTS = (
         f"{D}/fold_vectors.cuh",
         "row.fetch_late(held[wave * M::kPieces + piece], wave, piece,",
         "row.fetch_late(held[wave * M::kPieces + piece], wave, piece - (piece > 0),",
-        f"{NORM_KERNEL} -k late",
+        f"{NORM_KERNEL} -k registers",
     ),
     cpu(
         "fold: states are read before all warps have stored theirs",
@@ -62,6 +62,6 @@ FAULTS = (
         "opfacade/backends/cuda/folds/config.py",
         "vector = vector_of(program)\n",
         "vector = vector_of(program) if program.shape[0] > 1 else 2\n",
-        f"{KERNEL} -k alone",
+        f"{KERNEL} -k single_row",
     ),
 )

@@ -1,4 +1,4 @@
-"""Faults in folds of any program by one CTA per row."""
+"""Faults planted in the kernel that folds any program with one CTA per row."""
 
 from tests.mutation.mutant import cpu
 

@@ -1,4 +1,4 @@
-"""Faults in folds in columns, in parts and over ragged rows."""
+"""Faults planted in folds of columns, split folds and ragged folds."""
 
 from tests.mutation.mutant import cpu
 
@@ -17,10 +17,10 @@ FAULTS = (
             tests,
         )
         for what, half, tests in (
-            ("meet", "sync", f"{IN_COLUMNS} -k clusters"),
-            ("arrive", "arrive", f"{IN_COLUMNS} -k clusters"),
+            ("meet", "sync", f"{IN_COLUMNS} -k cluster"),
+            ("arrive", "arrive", f"{IN_COLUMNS} -k cluster"),
             ("publish", "publish", "tests/families/sampling/test_emulated.py -k number_of_ctas"),
-            ("wait", "wait", f"{IN_COLUMNS} -k clusters"),
+            ("wait", "wait", f"{IN_COLUMNS} -k cluster"),
         )
     ),
     cpu(
@@ -63,7 +63,7 @@ FAULTS = (
         f"{D}/ragged_range.cuh",
         "min(max(int64_t{indptr[row + 1]}, begin), total);\n  return {begin, end - begin};",
         "min(max(int64_t{indptr[row + 1]}, int64_t{0}), total);\n  return {begin, end < begin ? begin - end : end - begin};",
-        f"{RAGGED} -k wrong_entries",
+        f"{RAGGED} -k invalid_entries",
     ),
     cpu(
         "ragged: a row of a CTA is left out",
@@ -91,14 +91,14 @@ FAULTS = (
         f"{D}/ragged.cuh",
         "if (ours == 0 && (group += 32) < p.each) {",
         "if (ours == 0 && (group += 32) < 32) {",
-        f"{RAGGED} -k many_rows_of_a_cta",
+        f"{RAGGED} -k many_short",
     ),
     cpu(
         "ragged: rows that a warp folds together end with their first batch",
         f"{D}/ragged_group.cuh",
         "begin - lane < longest;",
         "begin - lane < min(longest, 1u);",
-        f"{RAGGED} -k bits_of_each_alone",
+        f"{RAGGED} -k folds_together",
     ),
     cpu(
         "ragged: entries are not bounded",

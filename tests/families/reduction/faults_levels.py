@@ -1,4 +1,4 @@
-"""Faults in folds of two levels."""
+"""Faults planted in folds of two levels."""
 
 from tests.mutation.mutant import cpu
 
@@ -18,7 +18,7 @@ FAULTS = (
         "opfacade/backends/cuda/folds/level_program.py",
         "return None if axes == fold else axes",
         "return None",
-        f"{LEVELS} -k one_fold_after_the_other",
+        f"{LEVELS} -k two_folds",
     ),
     cpu(
         "folds: a stage has each result once for all entries of an axis that it does not join",

@@ -1,4 +1,4 @@
-"""Faults in unaligned rows of folds, and in rows that are split into parts."""
+"""Faults planted in folds of unaligned rows and in rows that are split into parts."""
 
 from tests.mutation.mutant import cpu
 
@@ -35,21 +35,21 @@ FAULTS = (
         f"{D}/fold_stages.cuh",
         "join_row<kStage, Total, kStateBytes / 2>(sum)",
         "join_row<kStage, Total>(sum)",
-        f"{DEVIATIONS} -k late_warps",
+        f"{DEVIATIONS} -k late_warp",
     ),
     cpu(
         "flat: a weight goes on from row to row",
         f"{D}/row.cuh",
         "M::flat_once(k) ? 0 : M::flat_size(k)",
         "M::flat_size(k)",
-        f"{FLAT} -k rows_apart",
+        f"{FLAT} -k separate_rows",
     ),
     cpu(
         "flat: shared memory of a weight is missing",
         "csrc/reduction/binding/_rows.cc.jinja",
         "bytes += flat_bytes<int64_t>(1, p.elements, {{ sizes[loop.index0] }});",
         "bytes += 0;",
-        f"{FLAT} -k rows_apart",
+        f"{FLAT} -k separate_rows",
     ),
     cpu(
         "fold: a CTA of a row writes none but the first part",
@@ -70,7 +70,7 @@ FAULTS = (
         "kernels/elementwise/pack.cuh",
         "kShifted = kSize < 4;",
         "kShifted = kSize < 8;",
-        "tests/families/reduction/test_odd_rows.py -k begin_anywhere",
+        "tests/families/reduction/test_odd_rows.py -k unaligned_rows_have",
     ),
     *(
         cpu(f"scattered: {what}", file, right, wrong, "tests/families/reduction/test_scattered.py -k every_path")
@@ -102,7 +102,7 @@ FAULTS = (
             f"{D}/fold.cuh",
             right,
             wrong,
-            "tests/families/reduction/test_odd_rows.py -k begin_anywhere",
+            "tests/families/reduction/test_odd_rows.py -k unaligned_rows_have",
         )
         for what, right, wrong in (
             ("the last elements of a row stay away", "end = (p.elements + late + kAtOnce - 1) / kAtOnce", "end = pieces()"),
@@ -135,7 +135,7 @@ FAULTS = (
         f"{D}/flat.cuh",
         "if constexpr (M::kFullOutputs) __syncthreads();",
         "",
-        f"{FLAT} -k first",
+        f"{FLAT} -k order_of_the_warps",
     ),
     cpu(
         "flat rows: rows are folded before all are there",

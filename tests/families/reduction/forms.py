@@ -1,4 +1,4 @@
-"""Folds that together have every feature: reducers, axes, levels, dtypes, outputs of rows, groups and elements."""
+"""Folds that together use every feature: reducers, axes, levels, dtypes, and outputs per row, per group and per element."""
 
 from opfacade.plans.reduction import FoldDescriptor, FoldOutput, Stage
 from opfacade.programs.activations import silu
@@ -16,7 +16,7 @@ def rows(shape, fold, stages, outputs, inputs=None, **more):
 
 
 def reducer(name, dtype="f32", shape=(5, 37), fold=(1,), result=None):
-    """All results of one reducer of one input."""
+    """A fold that stores all results of one reducer over one input."""
     kind, kept = widened(dtype), tuple(axis for axis in range(len(shape)) if axis not in fold)
     x = value("x", kind)
     x = x > 0 if REDUCERS[name].types == ("bool",) and kind != "bool" else x
@@ -50,7 +50,7 @@ def softmax(shape, dtype="f32", axis=-1):
 
 
 def layer(shape, dtype="f32"):
-    """The variance of deviations from the mean."""
+    """A layer norm: its second stage is the variance of the deviations from the mean."""
     mean = stage(0, "f32") / count(1)
     y = (X - mean) * apply("rsqrt", stage(1, "f32") / count(1) + 1e-5)
     stages = (Stage(reducer="sum", value=X), Stage(reducer="sum", value=(X - mean) * (X - mean)))
@@ -58,7 +58,7 @@ def layer(shape, dtype="f32"):
 
 
 def grouped(shape, out="f8_e4m3", over=(0, 1), gate=False):
-    """A row is normalised and each group of it divided by its largest element."""
+    """A fold that normalises a row and divides each group of the row by its largest element."""
     y = X * apply("rsqrt", stage(0, "f32") + 1e-6)
     y = y * silu(R) if gate else y
     stages = (Stage(reducer="sum", value=X * X), Stage(reducer="max", value=abs(y), axes=(2,)))
@@ -69,7 +69,7 @@ def grouped(shape, out="f8_e4m3", over=(0, 1), gate=False):
 
 
 def quantised(shape):
-    """Exact all through: the largest, the division and the store."""
+    """A quantisation that is exact: the maximum, the division and the conversion to 8 bits."""
     most = apply("maximum", stage(0, "f32"), 1e-10) / 448.0
     outputs = (
         FoldOutput(name="q", dtype="f8_e4m3", value=X / most),
@@ -79,14 +79,14 @@ def quantised(shape):
 
 
 def shared_quotient(shape):
-    """A quotient that is stored in 8 bits and in full: of all sizes, by divisors far from 1."""
+    """A fold that stores one quotient as f8 and as f32. The quotients have many magnitudes; no divisor is close to 1."""
     quotient = X / stage(0, "f32")
     outputs = (FoldOutput(name="q", dtype="f8_e4m3", value=quotient), FoldOutput(name="y", dtype="f32", value=quotient))
     return rows(shape, (1,), (Stage(reducer="max", value=X * 1e-36),), outputs, (Input(name="x", dtype="bf16"),))
 
 
 def masked(shape):
-    """The elements below the diagonal, by their position, and shifted by the first element of the row."""
+    """A fold over the elements on and below the diagonal, each multiplied by an input of its row."""
     first = read("b", "f32", (coord(0),))
     term = apply("select", coord(1) <= coord(0), X * first, 0.0)
     inputs = (Input(name="x", dtype="f32"), Input(name="b", dtype="f32", shape=(shape[0],)))
@@ -95,7 +95,7 @@ def masked(shape):
 
 
 def two_levels(shape):
-    """Sums of groups, then of their results: a row combines the results of its groups."""
+    """A fold of two levels: sums of groups, then the maximum over a row of products with these sums."""
     stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="max", value=X * stage(0, "f32")))
     return rows(shape, (1, 2), stages, (FoldOutput(name="y", dtype="f32", value=X + stage(1, "f32")),))
 

@@ -1,4 +1,5 @@
-"""Shared by tests of all fold kernels: builds without spills, runs on a GPU within the bound, equal bits on each path."""
+"""Functions that the tests of all fold kernels share: build without spills, run on a GPU within the bound, and compare the bits
+of the paths."""
 
 from dataclasses import replace
 
@@ -11,14 +12,14 @@ from opfacade.testing.families.elementwise import differs
 
 
 def builds_without_spills(problem):
-    """The build refuses spills."""
+    """Compiles the problem; compile() raises if ptxas reports spills."""
     plan = Plan.select(problem, Preference(backend="cuda"), Target.parse("sm_90a"))
     plan.compile()
     assert plan.cache_state == "shared"
 
 
 def on_gpu(problem, args, forbid=()):
-    """The call after its run, within its bound; its workspace held garbage."""
+    """Runs the call on a GPU with garbage in the workspace, asserts the bound, and returns the call."""
     call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
     plan = Plan.select(problem, Preference(backend="cuda", forbid=forbid))
     before = numerics.snapshot(problem, call)
@@ -28,9 +29,8 @@ def on_gpu(problem, args, forbid=()):
 
 
 def same_on_every_path(subject, args, calls):
-    """The calls have the values of `args` in other layouts; the first call is `args` itself, so overwritten operands are
-    copied.
-    """
+    """Asserts that all calls, which have the values of `args` in other layouts, give the same bits. The first call is `args`
+    itself, so operands that the op overwrites are copied."""
     problem = subject.descriptor
     fresh = {name for name, spec in operands_of(problem).items() if spec.role == "inout"}
     calls[0] = replace(calls[0], **{name: getattr(args, name).clone() for name in fresh})

@@ -1,4 +1,4 @@
-"""Fold programs for the kernel of two launches: groups, then rows of their results."""
+"""Programs for the fold kernel with two launches: the first launch folds groups, the second folds rows of group results."""
 
 from opfacade.plans.reduction import FoldOutput, Stage
 from opfacade.programs.expression import apply, coord, extent, read, scalar, stage, value
@@ -11,7 +11,7 @@ def out(node, dtype="f32", over=(), name="y"):
 
 
 def mean_of_entropies(shape, axis, dtype="bf16", kept=(), out_dtype="f32", **more):
-    """The weighted mean over rows of log sum exp."""
+    """The weighted mean over rows of log(sum(exp))."""
     every = range(len(shape))
     fold, rest = tuple(i for i in every if i not in kept), tuple(i for i in every if i != axis)
     others = tuple(i for i in rest if i not in kept)
@@ -28,7 +28,7 @@ def mean_of_entropies(shape, axis, dtype="bf16", kept=(), out_dtype="f32", **mor
 
 
 def largest_sum(shape, axis, others, reducer="max"):
-    """The norm of a matrix: the largest of the sums of rows, or of columns."""
+    """A matrix norm: the largest sum of a row, or of a column."""
     fold = tuple(sorted((axis, *others)))
     kept = tuple(i for i in range(len(shape)) if i not in fold)
     stages = (Stage(reducer="sum", value=abs(X), axes=(axis,)), Stage(reducer=reducer, value=stage(0, "f32"), axes=others))
@@ -36,7 +36,7 @@ def largest_sum(shape, axis, others, reducer="max"):
 
 
 def counted(shape):
-    """Exact all through: how many rows have a sum above 3, and the first of the largest."""
+    """An exact program: the number of rows whose sum is above 3, and the index of the first largest sum."""
     x, total = value("x", "i32"), stage(0, "i32")
     stages = (
         Stage(reducer="sum", value=x, axes=(1,)),
@@ -48,7 +48,8 @@ def counted(shape):
 
 
 def many_results(shape):
-    """Four group results of different types, read by three stages, with positions and extents of both levels."""
+    """A program with four group results of different types, read by three stages, and with positions and extents of both
+    levels."""
     last, place = coord(1), coord(0)
     total, least = stage(0, "f32"), stage(1, "f64")
     first = read("b", "f32", (coord(0),))
@@ -66,7 +67,7 @@ def many_results(shape):
 
 
 def elements_of_two_levels(shape):
-    """Rows that combine elements with the sums of groups, and elements that use them."""
+    """A program whose rows combine elements with the sums of groups, and whose element outputs use the results."""
     stages = (
         Stage(reducer="sum", value=X * R, axes=(2,)),
         Stage(reducer="max", value=abs(X + stage(0, "f32"))),
@@ -80,7 +81,7 @@ def elements_of_two_levels(shape):
 
 
 def parts_of_the_second_fold(shape):
-    """A row of the results of groups, then the rows of a part of its axes: a third level."""
+    """A program with three levels: groups, rows of group results, and rows over some of the remaining axes."""
     stages = (
         Stage(reducer="sum", value=X, axes=(3,)),
         Stage(reducer="max", value=abs(stage(0, "f32")), axes=(1, 2)),
@@ -92,7 +93,7 @@ def parts_of_the_second_fold(shape):
 
 
 def largest_of_rows_and_columns(shape):
-    """The second fold would have two kinds of groups."""
+    """A program whose second fold would have two kinds of groups."""
     total = stage(0, "f32")
     stages = (Stage(reducer="sum", value=X, axes=(3,)), *(Stage(reducer="max", value=total, axes=(i,)) for i in (1, 2)))
     return rows(shape, (1, 2, 3), stages, (out(stage(1, "f32") + stage(2, "f32"), over=(0, 1, 2)),))

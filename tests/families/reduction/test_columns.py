@@ -30,7 +30,7 @@ SM_90A = Target.parse("sm_90a")
 
 
 def centred(shape, dtype="f32", **more):
-    """Each element minus the mean of its column, scaled by its row and its column."""
+    """Each element minus the mean of its column, multiplied by a factor of its row and a factor of its column."""
     mean = stage(0, "f32") / float(shape[1])
     stages = (Stage(reducer="sum", value=X), Stage(reducer="sum", value=(X - mean) * (X - mean)))
     inputs = (Input(name="x", dtype=dtype), Input(name="w", dtype="f16", over=(0, 1)), Input(name="r", dtype="f32", over=(2,)))
@@ -40,7 +40,7 @@ def centred(shape, dtype="f32", **more):
 
 
 def placed(shape):
-    """The part below the diagonal, and the table entry at the index of the first maximum."""
+    """The sum of the part on and below the diagonal, plus the table entry at the index of the first maximum."""
     stages = (Stage(reducer="sum", value=apply("select", coord(1) <= coord(0), X, 0.0)), Stage(reducer="argmax", value=X))
     found = read("t", "f32", (stage(1, "i64", "index"),)) + stage(0, "f32")
     inputs = (Input(name="x", dtype="f32"), Input(name="t", dtype="f32", shape=(shape[0],)))
@@ -94,7 +94,7 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_columns(problem):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["sum_bf16", "softmax_long", "welford_f32", "argmax_f32", "expsum_f32"])
-def test_a_column_alone_has_the_bits_that_it_has_among_others(name):
+def test_a_single_column_has_the_same_bits_as_among_others(name):
     problem = COLUMNS[name]
     subject, args = emulator.subject(problem), filled(problem, 5)
     subject.run(args)
@@ -119,7 +119,7 @@ def test_a_column_alone_has_the_bits_that_it_has_among_others(name):
     ],
     ids=["softmax", "argmin", "welford"],
 )
-def test_columns_of_each_length(make, length):
+def test_columns_of_each_length_keep_the_bound(make, length):
     problem = make(length)
     held(emulator.subject(problem), filled(problem, length))
 
@@ -135,7 +135,7 @@ CLUSTERS = {
 
 @emulator.needed
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_clusters_share_a_column(name, monkeypatch):
+def test_a_cluster_that_shares_a_column_keeps_the_bound(name, monkeypatch):
     problem = CLUSTERS[name]
     subject = emulator.subject(problem)
     assert "cluster=" in subject.plan.sku.id
@@ -146,8 +146,8 @@ def test_clusters_share_a_column(name, monkeypatch):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["softmax", "centred"])
-def test_columns_that_do_not_fit_are_read_again(name):
-    """Devices without clusters."""
+def test_columns_that_exceed_shared_memory_are_read_again(name):
+    """Devices without clusters read such columns twice."""
     problem = CLUSTERS[name]
     subject = emulator.subject(problem, arch="sm_80")
     assert "stream=true" in subject.plan.sku.id
@@ -155,8 +155,8 @@ def test_columns_that_do_not_fit_are_read_again(name):
 
 
 @emulator.needed
-def test_the_sums_of_numpy():
-    """An independent oracle: integers below 2^20 have exact f32 sums."""
+def test_sums_of_integers_equal_numpy():
+    """An independent oracle: sums of integers below 2^20 are exact in f32."""
     problem = reducer("sum", "f32", (257, 20), (0,))
     args = filled(problem, 1)
     args.in_0.copy_(torch.randint(-99, 99, (257, 20)).float())
@@ -170,7 +170,7 @@ def test_the_sums_of_numpy():
 
 @emulator.needed
 @pytest.mark.parametrize("width", [1, 3, 4, 8, 9, 33])
-def test_nothing_past_the_ends_is_written(width):
+def test_nothing_is_written_after_the_end_of_the_output(width):
     problem = softmax((10, width), "f32", 0)
     subject, args = emulator.subject(problem), filled(problem, width)
     wide = torch.full((10 * width + 40,), 77.0)
@@ -182,7 +182,7 @@ def test_nothing_past_the_ends_is_written(width):
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+def test_rows_past_num_valid_are_not_written_and_a_wrong_count_writes_no_row():
     problem = COLUMNS["centred_valid"]
     subject = emulator.subject(problem)
     for layout in LAYOUTS:
@@ -199,8 +199,8 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
 
 @emulator.needed
 @pytest.mark.parametrize("width", [1, 4])
-def test_columns_are_not_those_before_the_folded_axes(width):
-    """x is contiguous along axis 0, and w, which lacks the columns, is not."""
+def test_an_input_without_the_column_axis_is_read_correctly(width):
+    """x is contiguous along axis 0; w does not have the axis of the columns."""
     inputs = (Input(name="x", dtype="f32"), Input(name="w", dtype="f32", over=(0, 1)))
     outputs = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0, 2)),)
     problem = rows((3, 5, width), (1,), (Stage(reducer="sum", value=X * W),), outputs, inputs)
@@ -212,7 +212,7 @@ def test_columns_are_not_those_before_the_folded_axes(width):
 
 
 @emulator.needed
-def test_nan_stays_in_its_column():
+def test_nan_affects_only_its_column():
     problem = COLUMNS["softmax_long"]
     subject, args = emulator.subject(problem), filled(problem, 1)
     subject.run(args)
@@ -222,7 +222,7 @@ def test_nan_stays_in_its_column():
     assert differs(clean, args.out_0).any(0).tolist() == [column == 5 for column in range(16)]
 
 
-def test_the_order_of_axes_chooses_and_neither_other_sizes_nor_strides_do():
+def test_the_order_of_axes_selects_the_kernel_and_sizes_and_strides_do_not():
     plan = Plan.select(reducer("sum", "bf16", (8192, 512), (0,)), Preference(backend="cuda"), SM_90A)
     assert plan.sku.id.startswith("reduction/fold/cuda/sm_90a/columns@1/in.x=bf16,out.value=f32/strided/cluster=4,expr=v")
     assert ",groups=32,math=device,rows=4,stream=true,vector=8/g2." in plan.sku.id
@@ -239,7 +239,7 @@ def test_the_order_of_axes_chooses_and_neither_other_sizes_nor_strides_do():
     assert kept.batch_invariant == "composition"
 
 
-def test_parts_of_the_folded_axes_are_declined_with_their_field():
+def test_stages_over_some_of_the_folded_axes_are_declined_with_a_reason():
     stages = (Stage(reducer="sum", value=X, axes=(1,)),)
     problem = rows((3, 4, 5), (0, 1), stages, (FoldOutput(name="y", dtype="f32", value=X * stage(0, "f32")),))
     assert Plan.select(problem, Preference(backend="cuda"), SM_90A).sku.impl == "rows"
@@ -250,13 +250,13 @@ def test_parts_of_the_folded_axes_are_declined_with_their_field():
 
 
 @pytest.mark.parametrize("name", ["sum_bf16", "welford_f64", "softmax", "centred", "argmax_f32", "placed", "expsum_f32"])
-def test_it_compiles_without_spills(name):
+def test_each_program_compiles_without_spills(name):
     builds_without_spills(COLUMNS[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     on_gpu(problem, moved(problem, filled(problem, 3), layout))
 
 
@@ -271,6 +271,6 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
     ],
     ids=["softmax", "welford", "sum"],
 )
-def test_long_columns_on_a_gpu(make, folded):
+def test_long_columns_keep_the_bound_on_a_gpu(make, folded):
     problem = make(folded)
     on_gpu(problem, filled(problem, 3))

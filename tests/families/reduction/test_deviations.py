@@ -1,6 +1,6 @@
 """Squared deviations of rows whose mean is far from zero, and softmax of rows whose maximum is NaN or infinite.
 
-The right values come from fp64, or by hand.
+The expected values come from fp64 or are written out.
 """
 
 import math
@@ -34,7 +34,7 @@ def test_a_mean_far_from_zero_takes_no_digit_of_the_deviations(width, offset):
 
 
 @emulator.needed
-def test_equal_elements_have_no_deviation():
+def test_equal_elements_have_deviation_zero():
     problem = reducer("welford", "f32", (3, 137))
     args = inputs.make_args(problem, 3)
     args.in_0.copy_(torch.tensor([[0.1], [-7.3e30], [1.5e-40]]).expand(3, 137))
@@ -45,8 +45,8 @@ def test_equal_elements_have_no_deviation():
 
 @emulator.needed
 @pytest.mark.parametrize("order", ["first", "last"])
-def test_late_warps_read_maxima_beside_the_first_sums(order, monkeypatch):
-    """The maximum is in the first warp, and warps run one after the other, in either order."""
+def test_a_late_warp_reads_maxima_while_the_first_warp_stores_sums(order, monkeypatch):
+    """The first warp has the maximum. Warps run one after the other, in ascending or descending order."""
     if order == "last":
         emulator.last_first(monkeypatch)
     problem = softmax((1, 1600))
@@ -68,8 +68,8 @@ ROWS = {
 @emulator.needed
 @pytest.mark.parametrize("width", [5, 68, 800], ids=["a lane or two", "lanes", "warps"])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_softmax_of_special_values(name, width):
-    """The values are at the end of a row that is otherwise -inf, which contributes nothing."""
+def test_softmax_of_nan_and_infinities(name, width):
+    """The special values are at the end of a row of -inf, which contributes nothing."""
     given, wanted = (torch.tensor(row) for row in ROWS[name])
     problem = softmax((2, width))
     args = inputs.make_args(problem, 3)

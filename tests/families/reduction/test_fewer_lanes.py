@@ -1,4 +1,4 @@
-"""Rows with weights: if there are many rows, each has fewer lanes than if there are few, and every row has the same bits."""
+"""Folds of rows with weights use fewer lanes per row if there are many rows; the bits of a row do not depend on this choice."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ SM_90A = Target.parse("sm_90a")
 
 
 def weighted(reducer, shape):
-    """An element minus a result of its row, times a weight of its column."""
+    """An element minus a result of its row, multiplied by a weight of its column."""
     kept = Stage(reducer=reducer, value=X)
     part = "mean" if reducer == "welford" else list(REDUCERS[reducer].parts)[-1]
     result = stage(0, kept.part(part), part)
@@ -44,7 +44,7 @@ PROBLEMS = NORMS | REDUCED | {f"{name}, 64 lanes": weighted(name, (3, 2040)) for
 
 
 def launched(problem, many, monkeypatch):
-    """(SKU, results) if more rows than `many` count as many."""
+    """(SKU, results), with `many` as the number of rows above which a problem has many rows."""
     monkeypatch.setattr(numbers, "MANY_ROWS", many)
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3, lengths=inputs.DrawnLengths(valid=4))
     params = dict(subject.plan.jit_spec.params)
@@ -57,7 +57,7 @@ def launched(problem, many, monkeypatch):
 
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_fewer_lanes_give_the_same_bits(name, monkeypatch):
+def test_fewer_lanes_per_row_give_the_same_bits(name, monkeypatch):
     problem = PROBLEMS[name]
     sku, few = launched(problem, 1000, monkeypatch)
     other, many = launched(problem, 2, monkeypatch)
@@ -66,7 +66,7 @@ def test_fewer_lanes_give_the_same_bits(name, monkeypatch):
         assert not bool(differs(one, same).any())
 
 
-def test_lanes_of_rows_without_weights_are_as_few_for_any_number_of_rows():
+def test_rows_without_weights_have_the_same_lanes_for_any_number_of_rows():
     for problem in (softmax((5, 1024), "bf16"), weighted("sum", (5, 4096))):
         assert dict(Plan.select(problem, Preference(backend="cuda"), SM_90A).jit_spec.params)["fewer"] == 1
     shape = dict(Plan.select(softmax((5, 1024), "bf16"), Preference(backend="cuda"), SM_90A).jit_spec.params)
@@ -80,7 +80,7 @@ def test_rows_of_two_inputs_have_the_same_lanes_for_any_number_of_rows():
 
 @pytest.mark.parametrize("hidden", [640, 1024, 1536, 2048, 2880, 3072])
 @pytest.mark.parametrize("fields", [{}, {"residual": True}, LAYER], ids=["rms", "residual", "layer"])
-def test_fewer_lanes_hold_whole_warps(hidden, fields):
+def test_fewer_lanes_are_still_whole_warps(hidden, fields):
     shape = dict(Plan.select(made(hidden=hidden, **fields), Preference(backend="cuda"), SM_90A).jit_spec.params)
     assert shape["threads"] % (32 * shape["fewer"]) == 0
     assert shape["pieces"] * shape["fewer"] <= 8
@@ -89,7 +89,7 @@ def test_fewer_lanes_hold_whole_warps(hidden, fields):
 @pytest.mark.gpu
 @pytest.mark.parametrize("fields", [{}, {"residual": True}, LAYER], ids=["rms", "residual", "layer"])
 @pytest.mark.parametrize("hidden", [640, 1000, 1024, 1536, 2048])
-def test_many_rows_have_the_bits_of_a_few_on_a_gpu(hidden, fields):
+def test_many_rows_have_the_bits_of_few_rows_on_a_gpu(hidden, fields):
     many = numbers.MANY_ROWS + 5
     args = inputs.make_args(made(hidden=hidden, rows=many, **fields), 3, "cuda")
     x = args.x.clone()

@@ -16,7 +16,7 @@ from tests.families.reduction.test_fold_kernel import filled
 from tests.families.reduction.test_odd_rows import apart
 
 SM_90A = Target.parse("sm_90a")
-ONE_SM = Target("sm_90a", 1, SM_90A.max_shared_memory)  # so that a CTA processes several rows one after the other
+ONE_SM = Target("sm_90a", 1, SM_90A.max_shared_memory)  # one SM, so that a CTA processes several rows one after the other
 IN_PLACE = softmax((41, 24), "f16").model_copy(update={"in_place": (("y", "x"),)})
 PROBLEMS = {
     "a column": softmax((300, 1)),
@@ -38,17 +38,17 @@ PROBLEMS = {
     "a weight": rms((41, 56), "f16"),
     "a weight, two outputs": rms((41, 48), "bf16", residual=True),
 }
-BEFORE = (0, 1, 5)  # elements before the first row
+BEFORE = (0, 1, 5)  # numbers of elements before the first row
 
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    """Copies rows through shared memory even if there are few."""
+    """Makes kernels copy rows through shared memory even if there are few rows."""
     monkeypatch.setattr(numbers, "LEAST_BYTES", 0)
 
 
 def between(tensor, before):
-    """The tensor in the middle of memory filled with one byte, and the whole memory."""
+    """(the tensor in the middle of memory that is filled with one byte, the whole memory)."""
     wide = torch.zeros(tensor.numel() + 64, dtype=tensor.dtype)
     wide.view(torch.uint8).fill_(0x5A)
     return wide[before : before + tensor.numel()].view(tensor.shape).copy_(tensor), wide
@@ -61,7 +61,7 @@ def full(problem, args):
 @emulator.needed
 @pytest.mark.parametrize("target", [SM_90A, ONE_SM], ids=["many CTAs", "few CTAs"])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_rows_behind_each_other_have_the_bits_of_rows_apart_and_nothing_beside_them_is_written(name, target):
+def test_contiguous_unaligned_rows_have_the_bits_of_separate_rows_and_nothing_else_is_written(name, target):
     problem = PROBLEMS[name]
     subject, args = emulator.subject(problem, device_like=target), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(2)))
@@ -83,7 +83,7 @@ def test_rows_behind_each_other_have_the_bits_of_rows_apart_and_nothing_beside_t
 
 @emulator.needed
 @pytest.mark.parametrize("target", [SM_90A, ONE_SM], ids=["many CTAs", "few CTAs"])
-def test_rows_past_the_valid_ones_are_not_touched(target):
+def test_rows_past_num_valid_are_not_written(target):
     problem = softmax((67, 24), "f16").model_copy(update={"num_valid": True})
     subject = emulator.subject(problem, device_like=target)
     for count in (0, 1, 40, 67, -1, 68):
@@ -98,8 +98,8 @@ def test_rows_past_the_valid_ones_are_not_touched(target):
 
 
 @emulator.needed
-def test_the_last_warps_may_come_first(monkeypatch):
-    """Results are copied out only after all warps have folded their rows."""
+def test_the_result_does_not_depend_on_the_order_of_the_warps(monkeypatch):
+    """Results are copied to global memory only after all warps have folded their rows."""
     for name in ("rows of a CTA", "rows of a warp"):
         problem = PROBLEMS[name]
         subject, args = emulator.subject(problem, device_like=ONE_SM), filled(problem, 5)
@@ -138,13 +138,13 @@ def test_the_last_warps_may_come_first(monkeypatch):
         (masked((9, 21)), False),
     ],
 )
-def test_rows_have_the_kernel_where_it_takes_less_time(problem, wanted):
+def test_the_flat_kernel_is_selected_where_it_is_faster(problem, wanted):
     assert dict(Plan.select(problem, Preference(backend="cuda"), SM_90A).jit_spec.params).get("flat", False) is wanted
 
 
 @emulator.needed
-def test_a_few_rows_do_not_pass_through_shared_memory(monkeypatch):
-    """A few rows take as long as one, so the copy would save nothing."""
+def test_a_problem_with_few_rows_does_not_use_shared_memory(monkeypatch):
+    """A few rows take as long as one row, so copying them would not save time."""
     monkeypatch.setattr(numbers, "LEAST_BYTES", 2 * 2**20)
     problem = PROBLEMS["sums"]
     with emulator.edited("kernels/reduction/flat.cuh", ("copy_in(At<0>{});", "return;")):
@@ -161,5 +161,5 @@ def test_rows_of_one_or_two_columns_have_short_vectors(width, vector):
     assert dict(Plan.select(problem, Preference(backend="cuda"), SM_90A).jit_spec.params)["vector"] == vector
 
 
-def test_a_vector_has_whole_words_of_each_tensor():
+def test_a_vector_consists_of_whole_words_of_each_tensor():
     assert dict(Plan.select(quantised((9, 3, 1)), Preference(backend="cuda"), SM_90A).jit_spec.params)["vector"] == 4

@@ -21,7 +21,7 @@ from tests.families.reduction.held import builds_without_spills, same_on_every_p
 
 SM_90A = Target.parse("sm_90a")
 KERNELS = {name: one for name, one in FORMS.items() if name != "two_levels"}
-# Lengths around each class: lanes of a warp, warps of a CTA, CTAs of a cluster, a row that is read again.
+# Row lengths near the limits of each class: one warp, one CTA, one cluster, and rows that are read twice.
 LENGTHS = (1, 2, 7, 8, 9, 63, 64, 65, 255, 257, 1023, 1025, 4097)
 
 
@@ -31,12 +31,12 @@ WIDE = {
     "layer": layer((1, 18000)),
     "of_60_warps": rms((1, 60000)),
 }
-ONCE = {name: reducer(name, "f32", (1, 36000)) for name in ("welford", "argmax")}  # results of a row alone
+ONCE = {name: reducer(name, "f32", (1, 36000)) for name in ("welford", "argmax")}  # programs whose elements are used only once
 LONG = {"rms": rms((2, 30000)), "softmax": softmax((1, 50000)), "layer": layer((1, 40000))}
 
 
 def filled(problem, seed, valid=None):
-    """Arguments with values of all sizes; outputs hold NaN."""
+    """Arguments with values of many magnitudes; outputs are filled with NaN."""
     args = inputs.make_args(problem, seed, lengths=inputs.DrawnLengths(valid=valid))
     drawn = {name: random_of(spec.dtype, tuple(getattr(args, name).shape), seed + i)
              for i, (name, spec) in enumerate(operands_of(problem).items()) if spec.role in ("in", "inout")}  # fmt: skip
@@ -69,7 +69,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 @emulator.needed
 def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
-    """Aligned vectors, contiguous elements, any strides; and each row alone."""
+    """The paths are aligned vectors, contiguous elements and any strides; each row is also computed alone."""
     subject, args = emulator.subject(problem), filled(problem, 4)
     calls = [moved(problem, args, layout) for layout in LAYOUTS]
     same_on_every_path(subject, args, calls)
@@ -77,7 +77,7 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["rms", "softmax", "grouped", "quantised", "layer", "welford_f32", "argmax_f32"])
-def test_a_row_alone_has_the_bits_that_it_has_among_others(name):
+def test_a_single_row_has_the_same_bits_as_among_others(name):
     problem = KERNELS[name]
     subject, args = emulator.subject(problem), filled(problem, 5)
     subject.run(args)
@@ -102,7 +102,7 @@ def _row(tensor, axes, row):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("make", [lambda n: rms((3, n)), lambda n: softmax((2, n)), lambda n: reducer("argmin", "f32", (2, n))],
                          ids=["rms", "softmax", "argmin"])  # fmt: skip
-def test_rows_of_each_length(make, length):
+def test_rows_of_each_length_keep_the_bound(make, length):
     problem = make(length)
     held(emulator.subject(problem), filled(problem, length))
 
@@ -110,8 +110,8 @@ def test_rows_of_each_length(make, length):
 @emulator.needed
 @pytest.mark.parametrize("length", [3, 40, 300, 1025, 4097])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_the_first_of_equal_values_wins_a_place_and_the_first_nan_before_all(name, length):
-    """Equal values and NaN are in one lane's vector, in other chains, lanes and warps."""
+def test_argmax_and_argmin_return_the_first_nan_or_the_first_extremum(name, length):
+    """The equal values and NaN are in one lane's vector, and in different chains, lanes and warps."""
     problem, most = reducer(name, "f32", (6, length)), 9.0 if name == "argmax" else -9.0
     args = filled(problem, length)
     x = args.in_0.copy_(torch.rand(6, length))
@@ -128,7 +128,7 @@ def test_the_first_of_equal_values_wins_a_place_and_the_first_nan_before_all(nam
 
 @emulator.needed
 @pytest.mark.parametrize("name", WIDE)
-def test_clusters_share_a_row(name, monkeypatch):
+def test_a_cluster_that_shares_a_row_keeps_the_bound(name, monkeypatch):
     problem = WIDE[name]
     subject = emulator.subject(problem)
     assert "cluster=" in subject.plan.sku.id
@@ -139,7 +139,7 @@ def test_clusters_share_a_row(name, monkeypatch):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ONCE)
-def test_one_cta_reads_a_row_whose_elements_are_used_once(name):
+def test_one_cta_reads_a_long_row_whose_elements_are_used_once(name):
     subject = emulator.subject(ONCE[name])
     assert "stream=true" in subject.plan.sku.id
     held(subject, filled(ONCE[name], 2))
@@ -147,8 +147,8 @@ def test_one_cta_reads_a_row_whose_elements_are_used_once(name):
 
 @emulator.needed
 @pytest.mark.parametrize("name", ["sum", "argmax", "welford"])
-def test_vectors_that_are_loaded_together_have_the_bits_of_single_ones(name):
-    """Aligned rows of several whole batches and a remainder, next to rows that are not aligned."""
+def test_vectors_that_are_loaded_in_batches_give_the_bits_of_single_vectors(name):
+    """Aligned rows consist of several batches and a remainder; the other rows are unaligned."""
     problem = reducer(name, "f32", (2, 24700))
     subject, args = emulator.subject(problem), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(1)))
@@ -159,7 +159,7 @@ def test_vectors_that_are_loaded_together_have_the_bits_of_single_ones(name):
 
 @emulator.needed
 @pytest.mark.parametrize("make", [softmax, rms, layer])
-def test_vectors_that_are_stored_together_have_the_bits_of_single_ones(make):
+def test_vectors_that_are_stored_in_batches_give_the_bits_of_single_vectors(make):
     """Rows that are read again, from their end on, with whole batches and a remainder; without clusters they are shorter."""
     problem = make((2, 41000), "bf16")
     subject, args = emulator.subject(problem, arch="sm_80"), filled(problem, 5)
@@ -171,8 +171,8 @@ def test_vectors_that_are_stored_together_have_the_bits_of_single_ones(make):
 
 @emulator.needed
 @pytest.mark.parametrize("name", LONG)
-def test_a_row_that_does_not_fit_is_read_again(name):
-    """Devices without clusters."""
+def test_a_row_that_exceeds_shared_memory_is_read_again(name):
+    """Devices without clusters read such a row twice."""
     problem = LONG[name]
     subject = emulator.subject(problem, arch="sm_80")
     assert "stream=true" in subject.plan.sku.id
@@ -181,13 +181,13 @@ def test_a_row_that_does_not_fit_is_read_again(name):
 
 @emulator.needed
 @pytest.mark.parametrize("shape", [(2, 3, 8), (2, 1, 128), (1, 40, 128), (2, 5, 100), (1, 3, 700), (1, 300, 16), (1, 2, 9000)])
-def test_groups_of_each_length(shape):
+def test_groups_of_each_length_keep_the_bound(shape):
     problem = grouped(shape)
     held(emulator.subject(problem), filled(problem, 3))
 
 
 @emulator.needed
-def test_groups_apart_are_read_and_written_by_elements_where_only_rows_are_aligned():
+def test_unaligned_groups_in_aligned_rows_are_accessed_by_elements():
     problem = grouped((2, 8, 128))
     args = filled(problem, 3)
     apart = {name: torch.zeros(2, 8, 129, dtype=getattr(args, name).dtype)[..., :128] for name in ("in_0", "out_0")}
@@ -198,7 +198,7 @@ def test_groups_apart_are_read_and_written_by_elements_where_only_rows_are_align
 
 @emulator.needed
 @pytest.mark.parametrize("size", [1, 7, 8, 16, 17, 264, 600])
-def test_nothing_past_the_ends_is_written(size):
+def test_nothing_is_written_after_the_end_of_the_output(size):
     problem = rms((2, size))
     subject, args = emulator.subject(problem), filled(problem, size)
     wide = torch.full((2 * size + 40,), 77, dtype=args.in_0.dtype)
@@ -210,7 +210,7 @@ def test_nothing_past_the_ends_is_written(size):
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+def test_rows_past_num_valid_are_not_written_and_a_wrong_count_writes_no_row():
     problem = rms((9, 40), "f32", num_valid=True)
     subject = emulator.subject(problem)
     for layout in LAYOUTS:
@@ -225,7 +225,7 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
 
 
 @emulator.needed
-def test_nan_stays_in_its_row():
+def test_nan_affects_only_its_row():
     for problem in (rms((4, 520)), softmax((4, 300)), grouped((4, 3, 128))):
         subject, args = emulator.subject(problem), filled(problem, 1)
         subject.run(args)
@@ -237,13 +237,13 @@ def test_nan_stays_in_its_row():
             assert wrong.tolist() == [False, False, True, False]
 
 
-def test_the_sku_says_what_is_compiled_and_not_how_many_rows():
+def test_the_sku_depends_on_the_length_class_and_not_on_the_number_of_rows():
     plan = Plan.select(rms((64, 4096)), Preference(backend="cuda"), SM_90A)
     assert plan.sku.id.startswith("reduction/fold/cuda/sm_90a/rows@1/in.w=bf16,in.x=bf16,out.y=bf16/strided/expr=v")
     assert ",math=approx,pieces=4,span=128,vector=8,waves=1/g2." in plan.sku.id
     same = Plan.select(rms((7, 4096)), Preference(backend="cuda"), SM_90A)
     assert (same.sku.id, same.jit_spec) == (plan.sku.id, plan.jit_spec)
-    near = Plan.select(rms((7, 4090)), Preference(backend="cuda"), SM_90A)  # of the same length class
+    near = Plan.select(rms((7, 4090)), Preference(backend="cuda"), SM_90A)  # a length of the same class
     assert (near.sku.id, near.jit_spec) == (plan.sku.id, plan.jit_spec)
     assert Plan.select(rms((7, 4104)), Preference(backend="cuda"), SM_90A).sku.id != plan.sku.id
     guarantee = plan.sku.precision_guarantee
@@ -255,7 +255,7 @@ def test_the_sku_says_what_is_compiled_and_not_how_many_rows():
     assert Plan.select(FORMS["masked"], Preference(backend="cuda"), SM_90A).sku.precision_guarantee.batch_invariant == "none"
 
 
-def test_a_program_beyond_the_engine_is_declined_with_its_field():
+def test_a_program_that_the_kernel_does_not_support_is_declined_with_a_reason():
     with pytest.raises(UnsupportedError, match="stages along whole rows first"):
         Plan.select(FORMS["two_levels"], Preference(backend="cuda", forbid=("levels", "general")), SM_90A)
     with pytest.raises(UnsupportedError, match="sm_89 and later for f8"):
@@ -263,13 +263,13 @@ def test_a_program_beyond_the_engine_is_declined_with_its_field():
 
 
 @pytest.mark.parametrize("name", ["rms", "softmax", "grouped", "quantised", "argmax_f32", "masked"])
-def test_it_compiles_without_spills(name):
+def test_each_program_compiles_without_spills(name):
     builds_without_spills(FORMS[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     args = moved(problem, filled(problem, 3), layout)
     call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})
     plan = Plan.select(problem, Preference(backend="cuda"))
@@ -281,7 +281,7 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [4096, 7168, 16384, 65536, 131072, 262144, 300001])
 @pytest.mark.parametrize("make", [rms, softmax, layer])
-def test_long_rows_on_a_gpu(make, width):
+def test_long_rows_keep_the_bound_on_a_gpu(make, width):
     problem = make((5, width), "bf16")
     args = filled(problem, 3)
     call = replace(args, **{name: getattr(args, name).cuda() for name in operands_of(problem)})

@@ -36,7 +36,7 @@ def out(node, dtype="f32", over=(), name="y"):
 
 
 def row_after_groups(shape, **more):
-    """The maximum of each group of a row, then the sum over the row of the rest, in place."""
+    """The maximum of each group of a row, then a sum over the row that uses these maxima, in place."""
     stages = (
         Stage(reducer="max", value=abs(X), axes=(2,)),
         Stage(reducer="sum", value=X / (stage(0, "f32") + 1.0)),
@@ -47,7 +47,7 @@ def row_after_groups(shape, **more):
 
 
 def part_of_the_folded_axes(shape):
-    """Stages along one folded axis or the other, and outputs along one, both or none."""
+    """Stages over one of the two folded axes or over both, and outputs over one, both or none of them."""
     stages = (
         Stage(reducer="expsum", value=X, axes=(1,)),
         Stage(reducer="argmax", value=X * W),
@@ -63,7 +63,7 @@ def part_of_the_folded_axes(shape):
 
 
 def last_axis_kept(shape):
-    """Columns that are normalised along two kinds of groups."""
+    """Columns that are normalised over two kinds of groups."""
     stages = (
         Stage(reducer="welford", value=F64, axes=(0,)),
         Stage(reducer="sum", value=(F64 - stage(0, "f64", "mean")) * scalar("a", "f64"), axes=(1,)),
@@ -76,7 +76,7 @@ def last_axis_kept(shape):
 
 
 def three_levels(shape, fold=(1, 2, 3)):
-    """Each level combines the results of the level before it."""
+    """Three levels, each of which combines the results of the level below."""
     below = apply("lt", coord(3), coord(2))
     stages = (
         Stage(reducer="sum", value=apply("select", below, X, 0.0) + R, axes=(3,)),
@@ -92,20 +92,20 @@ def three_levels(shape, fold=(1, 2, 3)):
 
 
 def same_in_all_groups(shape):
-    """A row whose group results are all equal."""
+    """A row in which all groups have the same result."""
     inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
     return rows(shape, (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
 
 
 def sums(shape):
-    """Sums of groups, of which there may be none, and of their results: a row after its groups."""
+    """Sums of groups, of which there may be none, and a sum over the row that uses them."""
     stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="sum", value=X * stage(0, "f32")))
     outputs = (out(stage(0, "f32"), over=(0, 1)), out(stage(1, "f32"), over=(0,), name="z"))
     return rows(shape, (1, 2), stages, outputs)
 
 
 def counts(shape):
-    """The number of groups with an odd sum of integers, and the largest row of groups."""
+    """The number of groups whose sum of integers is odd, and the largest row of groups."""
     x = value("x", "i32")
     odd = apply("eq", apply("mod", stage(0, "i64"), 2), 1)
     stages = (
@@ -150,7 +150,7 @@ def randoms(count, seed=11):
     return [drawn(rng) for _ in range(count)]
 
 
-def test_random_programs_reach_each_part_of_a_program():
+def test_the_random_programs_cover_each_feature():
     found = randoms(100)
     reach = {
         "reads": sum(any(one.name == "b" for one in problem.inputs) for problem in found),
@@ -163,7 +163,7 @@ def test_random_programs_reach_each_part_of_a_program():
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_every_random_program_has_a_kernel_and_this_one_takes_them_all(target):
+def test_every_random_program_has_a_kernel_and_the_general_kernel_accepts_all(target):
     found = [plan_of(problem, target, ()).sku.impl for problem in randoms(300)]
     assert {"rows", "columns", "levels", "general"} == set(found)
     for problem in randoms(40, 12):
@@ -171,12 +171,12 @@ def test_every_random_program_has_a_kernel_and_this_one_takes_them_all(target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_no_other_kernel_takes_these(target):
+def test_programs_that_only_the_general_kernel_accepts(target):
     for name in ("row_after_groups", "few_groups", "valid", "last_kept", "three_levels", "same", "counts"):
         assert plan_of(GENERAL[name], target, ()).sku.impl == "general", name
 
 
-def test_each_has_its_guarantee(problem):
+def test_each_program_has_the_guarantee_of_its_folded_axes(problem):
     sku = plan_of(problem).sku
     assert sku.impl == "general"
     assert sku.precision_guarantee.deterministic
@@ -192,7 +192,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 
 def of_first_row(problem, args):
-    """The same problem and call with only the first entry of axis 0."""
+    """The same problem and call, restricted to the first index of axis 0."""
     axes = {f"in_{i}": problem.axes_of(one) for i, one in enumerate(problem.inputs)}
     axes |= {f"out_{i}": problem.axes_of(one) for i, one in enumerate(problem.outputs)}
     cut = {
@@ -226,8 +226,8 @@ def test_random_programs_keep_their_bound(seed):
 
 
 @emulator.needed
-def test_counts_of_numpy():
-    """An oracle of its own."""
+def test_counts_of_groups_equal_numpy():
+    """The oracle is independent of the library."""
     problem = GENERAL["counts"]
     x = torch.randint(-9, 9, problem.shape, generator=torch.Generator().manual_seed(5)).int()
     args = replace(filled(problem, 1), in_0=x)
@@ -239,7 +239,7 @@ def test_counts_of_numpy():
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+def test_rows_past_num_valid_are_not_written_and_a_wrong_count_writes_no_row():
     problem = GENERAL["valid"]
     subject = emulated(problem)
     for number in (0, 2, -1, 9):
@@ -253,7 +253,7 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
 
 
 @emulator.needed
-def test_nothing_that_lies_in_the_workspace_changes_a_result(problem):
+def test_the_result_does_not_depend_on_the_content_of_the_workspace(problem):
     subject, args = emulated(problem), filled(problem, 7)
     calls = [replace(args, **{n: getattr(args, n).clone() for n in operands_of(problem)}) for _ in "ab"]
     for call, byte in zip(calls, (0, 0xFF), strict=True):
@@ -262,7 +262,7 @@ def test_nothing_that_lies_in_the_workspace_changes_a_result(problem):
         assert not bool(differs(one, two).any())
 
 
-def test_the_workspace_has_each_result_of_the_rows_that_run_at_once():
+def test_the_workspace_has_one_entry_per_result_of_the_resident_rows():
     for name, words in (
         ("row_after_groups", 5 * (9 + 1 + 9)), ("few_groups", 3 * (2 + 1 + 2)), ("part", 6 * (2 * 40 + 2 + 5)),
         ("last_kept", 5 * (2 * 30 + 7 + 1)), ("three_levels", 2 * (3 * 12 + 12 + 1 + 2)), ("same", 4), ("no_rows", 1),
@@ -275,13 +275,13 @@ def test_the_workspace_has_each_result_of_the_rows_that_run_at_once():
     assert long.workspace_size == 2**28 // (8 * (2**21 + 1)) * 8 * (2**21 + 1) // 256 * 256 + 256
 
 
-def test_a_row_with_more_results_than_a_number_counts_is_declined_with_its_field():
+def test_a_row_with_too_many_results_for_32_bit_offsets_is_declined():
     for shape in ((2, 2**16, 2**15), (2, 2**31 - 1, 0)):
         with pytest.raises(UnsupportedError, match="results of a row"):
             plan_of(sums(shape))
 
 
-def test_faster_kernels_come_first():
+def test_faster_kernels_are_preferred_to_the_general_kernel():
     assert [plan_of(FORMS[name], forbid=()).sku.impl for name in ("rms", "softmax_columns", "two_levels")] == [
         "rows",
         "columns",
@@ -290,13 +290,13 @@ def test_faster_kernels_come_first():
 
 
 @pytest.mark.parametrize("name", ["row_after_groups", "last_kept", "counts"])
-def test_it_compiles_without_spills(name):
+def test_each_program_compiles_without_spills(name):
     builds_without_spills(GENERAL[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     on_gpu(problem, moved(problem, filled(problem, 3), layout), OTHERS)
 
 
@@ -304,7 +304,7 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
 @pytest.mark.parametrize("make", [
     lambda: row_after_groups((4096, 8, 128)), lambda: three_levels((3, 40, 70, 90)), lambda: last_axis_kept((300, 40, 70)),
 ], ids=["groups", "levels", "columns"])  # fmt: skip
-def test_large_ones_on_a_gpu_have_the_same_bits_twice(make):
+def test_large_programs_repeat_bitwise_on_a_gpu(make):
     problem = make()
     args = filled(problem, 3)
     first, second = (problem.written(on_gpu(problem, args, OTHERS)) for _ in range(2))

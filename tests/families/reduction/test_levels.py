@@ -45,7 +45,7 @@ def plan_of(problem, **more):
     return Plan.select(problem, Preference(backend="cuda", **more), SM_90A)
 
 
-def test_each_has_this_kernel_and_its_guarantee(problem):
+def test_each_program_selects_the_kernel_of_two_launches_with_its_guarantee(problem):
     plan = plan_of(problem)
     assert plan.sku.impl == "levels"
     assert plan.sku.precision_guarantee.deterministic
@@ -79,8 +79,8 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_rows(problem):
 
 @emulator.needed
 @pytest.mark.parametrize(("name", "axis", "want"), [("norm_of_rows", 1, np.max), ("norm_of_columns", 0, np.min)])
-def test_norms_of_numpy(name, axis, want):
-    """An independent oracle: small integers have exact f32 sums."""
+def test_matrix_norms_of_integers_equal_numpy(name, axis, want):
+    """An independent oracle: sums of small integers are exact in f32."""
     problem = LEVELS[name]
     x = torch.randint(-99, 99, problem.shape, generator=torch.Generator().manual_seed(5)).float()
     args = replace(filled(problem, 1), in_0=x)
@@ -89,7 +89,7 @@ def test_norms_of_numpy(name, axis, want):
 
 
 @emulator.needed
-def test_counts_and_places_of_numpy():
+def test_counts_and_indices_equal_numpy():
     problem = LEVELS["counted"]
     x = torch.randint(-9, 9, problem.shape, generator=torch.Generator().manual_seed(5)).int()
     args = replace(filled(problem, 1), in_0=x)
@@ -99,8 +99,8 @@ def test_counts_and_places_of_numpy():
 
 
 def chained(rng):
-    """Stages that each join the results of the one before it, along any of the folded axes but the last, which makes the
-    groups. Integers have one result."""
+    """A random program whose stages each reduce the results of the stage before, over any folded axes except the last, which
+    forms the groups. It uses integers, so the result is exact."""
     shape = tuple(rng.randint(1, 4) for _ in range(rng.randint(3, 5)))
     fold = tuple(range(rng.randint(0, len(shape) - 3), len(shape)))
     stages = [Stage(reducer="sum", value=value("x", "i64"), axes=fold[-1:])]
@@ -118,7 +118,7 @@ def result(stages, index):
 
 
 def by_reference(program, **tensors):
-    """The outputs by name."""
+    """The outputs of a program by name, computed by the reference."""
     problem = FoldDescriptor(**{name: getattr(program, name) for name in ("shape", "fold", "inputs", "stages", "outputs")})
     given = {f"in_{i}": tensors[one.name] for i, one in enumerate(problem.inputs)}
     args = replace(filled(problem, 1), **given)
@@ -127,8 +127,8 @@ def by_reference(program, **tensors):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_one_fold_after_the_other_is_the_whole_program(seed):
-    """Without a kernel: the programs that the kernels get, whether or not they take them."""
+def test_the_two_folds_in_sequence_equal_the_whole_program(seed):
+    """The reference runs the programs that the two kernels would get."""
     problem = chained(random.Random(seed))
     x = torch.randint(-9, 9, problem.shape, generator=torch.Generator().manual_seed(seed))
     levels = levels_of(problem)
@@ -140,12 +140,12 @@ def test_one_fold_after_the_other_is_the_whole_program(seed):
         assert torch.equal(found[name], one), name
 
 
-def test_a_part_of_the_second_fold_is_a_later_revision():
+def test_only_programs_with_parts_of_the_second_fold_have_revision_2():
     assert [plan_of(LEVELS[name]).sku.revision for name in ("parts", "norms", "elements")] == [2, 1, 1]
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+def test_rows_past_num_valid_are_not_written_and_a_wrong_count_writes_no_row():
     problem = LEVELS["entropies_kept"]
     subject = emulator.subject(problem)
     for number in (0, 2, -1, 9):
@@ -159,7 +159,7 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
 
 
 @emulator.needed
-def test_nothing_that_lies_in_the_workspace_changes_a_result(problem):
+def test_the_result_does_not_depend_on_the_content_of_the_workspace(problem):
     subject, args = emulator.subject(problem), filled(problem, 7)
     calls = [replace(args, **{n: getattr(args, n).clone() for n in operands_of(problem) if n.startswith("out")}) for _ in "ab"]
     for call, byte in zip(calls, (0, 0xFF), strict=True):
@@ -168,7 +168,7 @@ def test_nothing_that_lies_in_the_workspace_changes_a_result(problem):
         assert not bool(differs(one, two).any())
 
 
-def test_the_workspace_has_each_result_of_each_group():
+def test_the_workspace_has_one_entry_per_result_of_each_group():
     def bytes_of(*sizes):
         return sum(-(-size // 256) * 256 for size in sizes)
 
@@ -180,8 +180,8 @@ def test_the_workspace_has_each_result_of_each_group():
         assert plan_of(LEVELS[name]).workspace_size == want, name
 
 
-def test_one_result_of_a_group_is_what_a_stage_takes_of_it():
-    """The results of the stages are not stored: they stay in registers."""
+def test_a_group_stores_the_value_that_the_next_stage_reads():
+    """The results of the group's stages stay in registers."""
     levels = levels_of(LEVELS["entropies"])
     (made,) = levels.groups.outputs
     assert (made.dtype, made.over) == ("f32", (0,))
@@ -191,8 +191,8 @@ def test_one_result_of_a_group_is_what_a_stage_takes_of_it():
 
 
 @emulator.needed
-def test_places_of_the_second_fold_are_those_of_the_whole():
-    """Along axis 2 behind groups along axis 1."""
+def test_positions_in_the_second_fold_are_those_of_the_whole_program():
+    """The second fold runs along axis 2, after groups along axis 1."""
     stages = (Stage(reducer="max", value=X, axes=(1,)),
               Stage(reducer="sum", value=stage(0, "f32"), axes=(2,)),
               Stage(reducer="sum", value=apply("f32", coord(2)) * apply("f32", coord(0)), axes=(2,)))  # fmt: skip
@@ -209,7 +209,7 @@ def test_the_bound_counts_the_roundings_of_both_folds():
         plan = plan_of(mean_of_entropies(shape, 1))
         constants = dict(plan.sku.precision_guarantee.error_model.constants)
         assert (constants["lanes"], constants["tree"]) == (lanes, 17 + terms), plan.sku.id
-    for shape, lanes in (((5, 600000), 512), ((2, 50000, 16), 256)):  # groups that are read again
+    for shape, lanes in (((5, 600000), 512), ((2, 50000, 16), 256)):  # groups that are read twice
         sku = plan_of(mean_of_entropies(shape, 1)).sku
         assert ",group_stream=true" in sku.id
         assert dict(sku.precision_guarantee.error_model.constants)["lanes"] == lanes
@@ -218,17 +218,17 @@ def test_the_bound_counts_the_roundings_of_both_folds():
     assert dict(sku.precision_guarantee.error_model.constants)["lanes"] == 512
 
 
-def test_axes_that_are_folded_first_lie_in_columns_where_the_last_axis_is_kept():
+def test_groups_are_columns_if_the_last_axis_is_kept():
     assert ",group_groups=" in plan_of(LEVELS["entropies_columns"]).sku.id
     assert ",group_span=" in plan_of(LEVELS["entropies"]).sku.id
 
 
-def test_sizes_of_rows_are_no_part_of_a_kernel():
+def test_the_number_of_rows_is_not_in_the_sku():
     small, large = (mean_of_entropies((n, 5, 33), 2, kept=(0,)) for n in (3, 700))
     assert plan_of(small).sku.id == plan_of(large).sku.id
 
 
-def test_what_is_declined_says_why():
+def test_a_declined_program_gets_the_reason():
     only = {"forbid": ("rows", "columns", "split", "ragged", "general")}
     five = [Stage(reducer="max", value=X * float(i + 1), axes=(1,)) for i in range(5)]
     terms = [X * stage(i, "f32") for i in range(5)]
@@ -245,13 +245,13 @@ def test_what_is_declined_says_why():
 
 
 @pytest.mark.parametrize("axes", [(1, 0), (0, 0), (2,), (0, 3)])
-def test_axes_of_a_stage_are_folded_ones_rising(axes):
+def test_axes_of_a_stage_must_be_folded_and_ascending(axes):
     with pytest.raises(DescriptorError, match="some of the folded axes"):
         rows((2, 3, 4), (0, 1), (Stage(reducer="sum", value=X, axes=axes),), (out(X, over=None),))
 
 
-def test_a_result_differs_where_its_value_does():
-    """Along a folded axis that the stage does not reduce."""
+def test_an_output_without_an_axis_along_which_its_value_varies_is_refused():
+    """The value varies along a folded axis that the stage does not reduce."""
     stages = (Stage(reducer="sum", value=X, axes=(0,)),)
     with pytest.raises(DescriptorError, match="Reduce it in a stage"):
         rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),))
@@ -259,16 +259,17 @@ def test_a_result_differs_where_its_value_does():
     assert rows((2, 3), (0, 1), stages, (out(stage(0, "f32")),), same)
 
 
-def test_a_row_that_uses_a_group_alone_is_left_to_the_general_kernel():
-    """A group result that is equal in all groups of a row."""
+def test_a_row_that_uses_a_single_group_result_is_left_to_the_general_kernel():
+    """All groups of a row have the same result."""
     inputs = (Input(name="x", dtype="f32", over=(0, 2)),)
     problem = rows((2, 3, 4), (1, 2), (Stage(reducer="sum", value=X, axes=(2,)),), (out(stage(0, "f32"), over=(0,)),), inputs)
     with pytest.raises(UnsupportedError, match="a row that uses the result of a group"):
         plan_of(problem, forbid=("general",))
 
 
-def test_a_second_fold_without_meaning_is_declined():
-    """A group result that is constant along an axis that an output lacks: as an input it would vary there."""
+def test_a_second_fold_that_cannot_be_expressed_is_declined():
+    """A group result is constant along an axis that an output lacks; as an input of the second fold, the result would vary
+    there."""
     inputs = (Input(name="x", dtype="f32", over=(1, 2)), Input(name="w", dtype="f32", over=(0,)))
     stages = (Stage(reducer="sum", value=X, axes=(2,)), Stage(reducer="max", value=stage(0, "f32") + W, axes=(0,)))
     outputs = (out(stage(0, "f32"), over=(1,)), out(stage(1, "f32"), over=(1,), name="z"))
@@ -278,13 +279,13 @@ def test_a_second_fold_without_meaning_is_declined():
 
 
 @pytest.mark.parametrize("name", ["entropies", "entropies_columns", "many_results", "elements"])
-def test_it_compiles_without_spills(name):
+def test_each_program_compiles_without_spills(name):
     builds_without_spills(LEVELS[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     on_gpu(problem, moved(problem, filled(problem, 3), layout))
 
 
@@ -293,7 +294,7 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
     lambda: mean_of_entropies((4096, 32000), 1), lambda: mean_of_entropies((4, 21, 64, 96), 1),
     lambda: largest_sum((3, 2000, 3000), 2, (1,)), lambda: largest_sum((3, 2000, 3000), 1, (2,)),
 ], ids=["entropies", "images", "rows", "columns"])  # fmt: skip
-def test_large_ones_on_a_gpu_have_the_same_bits_twice(make):
+def test_large_programs_repeat_bitwise_on_a_gpu(make):
     problem = make()
     args = filled(problem, 3)
     first, second = (problem.written(on_gpu(problem, args)) for _ in range(2))

@@ -1,4 +1,5 @@
-"""Rows whose bytes are not a multiple of 16: whole vectors wherever a row begins, with the bits of aligned rows."""
+"""Rows whose size is not a multiple of 16 bytes: kernels access whole vectors at any row start and give the bits of aligned
+rows."""
 
 import shutil
 import subprocess
@@ -37,13 +38,13 @@ PROBLEMS = {
     "a weight of 16 bits, read again": rms((1, 33003), "f16"),
     "read once": reducer("argmax", "bf16", (2, 36001)),
 }
-ARCH = {name: "sm_80" for name in PROBLEMS if "read again" in name}  # without clusters
-FROM = (0, 1, 3, 7)  # elements of other rows before each row
+ARCH = {name: "sm_80" for name in PROBLEMS if "read again" in name}  # a target without clusters
+FROM = (0, 1, 3, 7)  # numbers of elements of other data before each row
 GLOBAL_LOAD, GLOBAL_STORE, SIZE_AT, SIXTEEN_BYTES = 0x981, 0x986, 73, 6
 
 
 def apart(tensor, before):
-    """Its rows as parts of longer rows, and the whole memory."""
+    """(the tensor as parts of longer rows, the whole memory)."""
     wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 11, dtype=tensor.dtype)
     wide.view(torch.uint8).fill_(0x5A)
     return wide[..., before : before + tensor.shape[-1]].copy_(tensor), wide
@@ -51,7 +52,7 @@ def apart(tensor, before):
 
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_rows_that_begin_anywhere_have_the_bits_of_others_and_nothing_beside_them_is_written(name):
+def test_unaligned_rows_have_the_bits_of_aligned_rows_and_nothing_outside_is_written(name):
     problem = PROBLEMS[name]
     subject, args = emulator.subject(problem, arch=ARCH.get(name, "sm_90a")), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(2)))
@@ -76,7 +77,7 @@ def test_the_narrowest_rows_of_odd_width_keep_their_bound(width):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
-def test_no_byte_outside_of_a_tensor_is_read(tmp_path):
+def test_no_byte_outside_a_tensor_is_read(tmp_path):
     made, source = tmp_path / "vectors", emulator.ROOT / "tests/emulator/vectors_anywhere.cc"
     flags = [flag for flag in FLAGS if not flag.startswith("-O")]
     paths = [f"-I{emulator.ROOT}/tests/emulator", f"-I{emulator.ROOT}"]
@@ -88,7 +89,7 @@ def test_no_byte_outside_of_a_tensor_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("problem", [softmax((9, 1333), "f16"), rms((9, 4097), "bf16", residual=True)], ids=["softmax", "rms"])
-def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(problem):
+def test_the_kernel_for_unaligned_rows_uses_16_byte_accesses(problem):
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
     code = jit.build(plan.jit_spec).read_bytes()
     found = Counter(
@@ -115,6 +116,6 @@ def test_the_kernel_of_rows_that_are_not_aligned_moves_16_bytes_at_once(problem)
         (reducer("sum", "f32", (9, 336)), True),
     ],
 )
-def test_vectors_are_shifted_where_that_takes_less_time(problem, shifted):
+def test_vectors_are_shifted_where_that_is_faster(problem, shifted):
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
     assert dict(plan.jit_spec.params).get("shifts", True) is shifted

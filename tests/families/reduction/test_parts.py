@@ -1,6 +1,5 @@
-"""Rows that are read again are split into parts: if there are few rows, each has several CTAs, and every row
-has the same bits.
-"""
+"""Rows that are read twice are split into parts. If there are few rows, several CTAs share a row; the bits of a row do not
+depend on this choice."""
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ PROBLEMS = {
 
 
 def on(problem, sms):
-    """The kernel for a GPU with so many SMs, and its results."""
+    """(SKU, results) of the kernel for a GPU with this number of SMs."""
     target = Target("sm_90a", sms, SM_90A.max_shared_memory)
     subject, args = emulator.subject(problem, device_like=target), filled(problem, 5)
     args.in_0.copy_(torch.randn(args.in_0.shape, generator=torch.Generator().manual_seed(3)))
@@ -37,8 +36,8 @@ def on(problem, sms):
 
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_bits_do_not_depend_on_how_many_ctas_share_a_row(name, monkeypatch):
-    """One CTA, two, and as many as there are parts; also with the last CTA first."""
+def test_the_bits_do_not_depend_on_how_many_ctas_share_a_row(name, monkeypatch):
+    """The row has one CTA, two CTAs, and one CTA per part; the last CTA also runs first."""
     sku, alone = on(PROBLEMS[name], 1)
     assert all(fact in sku for fact in ("run=4,", "span=512,", "stream=true"))
     found = [on(PROBLEMS[name], sms) for sms in (2, 132)]
@@ -50,13 +49,13 @@ def test_bits_do_not_depend_on_how_many_ctas_share_a_row(name, monkeypatch):
 
 
 @pytest.mark.parametrize("vectors", [1, 4096, 512 * 4 * 32, 512 * 4 * 32 + 1, 500_000, 2**28])
-def test_a_row_has_no_more_parts_than_there_is_room_for_their_states(vectors):
+def test_the_number_of_parts_of_a_row_does_not_exceed_the_limit(vectors):
     pieces, run = -(-vectors // 512), fold_config._run(vectors)
     assert -(-pieces // run) <= numbers.MAX_PARTS
     assert run == 4 or -(-pieces // (run // 2)) > numbers.MAX_PARTS
 
 
-def test_clusters_beyond_the_portable_size_are_for_gpus_that_have_them():
+def test_the_largest_cluster_size_of_each_architecture():
     found = {arch: fold_config.most_ctas(Target.parse(arch)) for arch in ("sm_80", "sm_90a", "sm_100a", "sm_120a")}
     assert found == {"sm_80": 1, "sm_90a": 16, "sm_100a": 16, "sm_120a": 8}
 
@@ -64,7 +63,7 @@ def test_clusters_beyond_the_portable_size_are_for_gpus_that_have_them():
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", [softmax, rms, layer])
 @pytest.mark.parametrize(("rows", "width"), [(300, 140_000), (140, 151_937), (133, 500_001), (9, 2_000_000)])
-def test_a_row_alone_has_the_bits_that_it_has_among_many_on_a_gpu(make, rows, width):
+def test_a_single_row_has_the_same_bits_as_among_many_on_a_gpu(make, rows, width):
     many = inputs.make_args(make((rows, width), "bf16"), 3, "cuda")
     results = []
     for count in (rows, 40, 1):

@@ -28,9 +28,9 @@ from tests.families.reduction.held import builds_without_spills, on_gpu
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
-SMALL = replace(SM_90A, sm_count=2)  # few CTAs, each with many rows
+SMALL = replace(SM_90A, sm_count=2)  # few CTAs, each of which folds many rows
 NAMES = [name for name in REDUCERS if not name.startswith("arg")]
-LENGTHS = (0, 1, 31, 32, 33, 300, 1024, 1025, 0, 2100, 7)  # of a warp and of a CTA, and none
+LENGTHS = (0, 1, 31, 32, 33, 300, 1024, 1025, 0, 2100, 7)  # lengths near the size of a warp and of a CTA, and empty rows
 
 
 MANY = (len(LENGTHS), sum(LENGTHS))
@@ -60,7 +60,7 @@ def softmax(shape, dtype="f32", over=(1,), indptr="i32"):
 
 
 def centred(shape, over, **more):
-    """Deviations from the mean of a row, times a weight of the row; and the mean of their squares."""
+    """Deviations from the mean of a row, multiplied by a weight of the row, and the mean of their squares."""
     mean = stage(0, "f32") / apply("f32", extent(1))
     last = tuple(axis for axis in over if axis > 1)
     stages = (Stage(reducer="sum", value=X), Stage(reducer="sum", value=(X - mean) * (X - mean)))
@@ -72,14 +72,14 @@ def centred(shape, over, **more):
 
 
 def placed():
-    """Every second element of a row, by its position in the row."""
+    """The sum of every second element of a row, by its position in the row."""
     term = apply("select", apply("eq", apply("rem", coord(1), 2), 0), X, 0.0)
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),)
     return ragged(MANY, (Stage(reducer="sum", value=term),), made, flat())
 
 
 def weighted():
-    """Vectors of a row with a weight for each feature."""
+    """The sum over a row of vectors with a weight per feature."""
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32"), over=(0,)),)
     inputs = (*flat("f32", (1, 2)), Input(name="w", dtype="f32", over=(2,)))
     return ragged((6, 700, 3), (Stage(reducer="sum", value=X * W),), made, inputs, fold=(1, 2))
@@ -108,7 +108,7 @@ PROBLEMS = {
 
 
 def drawn(problem, seed):
-    """Rows with LENGTHS if they fit, else random ones; some elements belong to no row."""
+    """Arguments with rows of LENGTHS if they fit, otherwise of random lengths; some elements belong to no row."""
     args = filled(problem, seed)
     rows, total = problem.shape[:2]
     generator = torch.Generator().manual_seed(seed)
@@ -133,7 +133,7 @@ def test_it_keeps_its_bound_on_every_layout(problem, layout):
 
 
 @emulator.needed
-def test_a_fold_without_stages_is_of_the_lengths_of_rows():
+def test_a_fold_without_stages_can_return_the_row_lengths():
     length = apply("f32", extent(1))
     problem = FoldDescriptor(
         shape=(3, 10),
@@ -151,7 +151,7 @@ def test_a_fold_without_stages_is_of_the_lengths_of_rows():
 
 
 @emulator.needed
-def test_bits_do_not_depend_on_the_path(problem):
+def test_the_bits_do_not_depend_on_the_path(problem):
     subject, args = emulator.subject(problem), drawn(problem, 4)
     calls = [replace(moved(problem, args, layout), indptr=args.indptr) for layout in LAYOUTS]
     for call in calls:
@@ -168,7 +168,7 @@ def test_bits_do_not_depend_on_the_path(problem):
                                      reducer("sum", (4, 60, 9), "bf16", (1, 2))],
                          ids=["softmax", "welford", "columns_softmax", "columns_sum"])  # fmt: skip
 def test_a_row_has_the_same_bits_in_any_batch_and_place(problem):
-    """Long and short rows, in any order, between rows of NaN, followed by elements of no row."""
+    """The batches have long and short rows in any order, rows of NaN between them, and elements of no row at the end."""
     subject = emulator.subject(problem)
     assert subject.plan.precision_guarantee.batch_invariant == "composition"
     shown = determinism.batch_invariance(subject, Campaign(needles=4, compositions=3, largest=6, longest=2500), seed=2)
@@ -183,8 +183,8 @@ def _rows(x, indptr):
 @emulator.needed
 @pytest.mark.parametrize("run", ["emulated", "reference"])
 @pytest.mark.parametrize("width", [None, 7])
-def test_the_values_of_numpy(run, width):
-    """An independent oracle, row by row in long doubles."""
+def test_the_results_equal_numpy(run, width):
+    """An independent oracle computes each row in long doubles."""
     more, over = ((), (1,)) if width is None else ((width,), (1, 2))
     shape = (len(LENGTHS), sum(LENGTHS), *more)
     kept = (0, *(2 for _ in more))
@@ -213,7 +213,7 @@ def test_the_values_of_numpy(run, width):
 
 @emulator.needed
 @pytest.mark.parametrize("run", ["emulated", "reference"])
-def test_an_empty_row_has_the_identity(run):
+def test_an_empty_row_gives_the_identity_of_the_reducer(run):
     want = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "any": False, "all": True}
     for name, expected in want.items():
         problem = reducer(name, (2, 3))
@@ -230,8 +230,8 @@ def test_an_empty_row_has_the_identity(run):
 
 @emulator.needed
 @pytest.mark.parametrize("layout", ["compact", "stepped"])
-def test_many_rows_of_a_cta(layout):
-    """So many short rows that a CTA takes 64, including empty and long rows, and three rows of one CTA."""
+def test_a_cta_that_folds_many_short_and_a_few_long_rows(layout):
+    """A CTA takes 64 short rows; among the rows are empty rows and three long rows of the same CTA."""
     rows = 64 * 8 * SMALL.sm_count + 5
     lengths = torch.randint(0, 3, (rows,), generator=torch.Generator().manual_seed(2))
     ctas = -(-rows // 64)
@@ -247,7 +247,8 @@ def test_many_rows_of_a_cta(layout):
 
 
 def averages():
-    """The mean of a row times its weight, for vectors of two: an output uses the length, a stage uses an input of the row."""
+    """The mean of a row of vectors of two elements, multiplied by a weight of the row: an output uses the length, and a stage
+    uses an input of the row."""
     made = (FoldOutput(name="y", dtype="f32", value=stage(0, "f32") / apply("f32", extent(1)), over=(0,)),)
     inputs = (*flat("bf16", (1, 2)), Input(name="w", dtype="f32", over=(0,)))
     return lambda rows, total: ragged((rows, total, 2), (Stage(reducer="sum", value=X * W),), made, inputs, fold=(1, 2))
@@ -262,8 +263,9 @@ GROUPED = {
 
 @emulator.needed
 @pytest.mark.parametrize("name", GROUPED)
-def test_rows_that_a_warp_folds_together_have_the_bits_of_each_alone(name):
-    """Rows from no element to several batches of a group, some of them long; a strided row is folded alone."""
+def test_rows_that_a_warp_folds_together_have_the_bits_of_single_rows(name):
+    """The lengths of rows range from 0 to several batches of a group, and some rows are long; strided rows are folded one at a
+    time."""
     rows = 64 * 8 * SMALL.sm_count + 3
     lengths = torch.randint(0, 3, (rows,), generator=torch.Generator().manual_seed(4))
     lengths[::7] += torch.arange(len(lengths[::7])) * 2
@@ -287,7 +289,7 @@ WRONG = ([0, 5, 99, 20, 40], [-7, 3, -1, 8, 2**31 - 1], [40, 30, 20, 10, 0], [0,
 @emulator.needed
 @pytest.mark.parametrize("indptr", WRONG)
 @pytest.mark.parametrize("name", ["rows", "columns"])
-def test_wrong_entries_reach_nothing_outside(name, indptr):
+def test_invalid_entries_of_indptr_access_nothing_outside_the_tensors(name, indptr):
     more, over = ((), (1,)) if name == "rows" else ((4,), (1, 2))
     problem = softmax((4, 40, *more), "f32", over)
     shape = (40, *more)
@@ -307,7 +309,7 @@ def test_wrong_entries_reach_nothing_outside(name, indptr):
 
 
 @emulator.needed
-def test_elements_of_no_row_are_neither_read_nor_written():
+def test_elements_outside_all_rows_are_neither_read_nor_written():
     problem = softmax((2, 50), "f32")
     args = filled(problem, 1)
     args.indptr.copy_(torch.tensor([10, 20, 40]))
@@ -318,7 +320,7 @@ def test_elements_of_no_row_are_neither_read_nor_written():
     assert args.out_0.tolist() == pytest.approx([3.0] * 10 + [0.1] * 10 + [0.05] * 20 + [3.0] * 10)
 
 
-def test_validation_reports_entries_outside_the_tensor():
+def test_validation_reports_entries_of_indptr_outside_the_tensor():
     problem = reducer("sum", (3, 10))
     args = filled(problem, 1)
     args.indptr.copy_(torch.tensor([0, 4, 11, 10]))
@@ -348,14 +350,14 @@ SUM = (Stage(reducer="sum", value=X),)
          "outputs.0.value", "constant along the axes [1]"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused_with_the_path_to_its_node(make, path, word):
+def test_an_invalid_program_is_refused_with_the_path_to_its_node(make, path, word):
     with pytest.raises(DescriptorError) as caught:
         make()
     assert caught.value.issues[0].argument == path
     assert word in str(caught.value)
 
 
-def test_the_last_axis_chooses_the_kernel_and_lengths_do_not():
+def test_the_last_axis_selects_the_kernel_and_lengths_do_not():
     plan = Plan.select(PROBLEMS["softmax"], Preference(backend="cuda"), SM_90A)
     assert "/ragged@1/in.x=bf16,indptr=i64,out.y=bf16/" in plan.sku.id
     same = Plan.select(softmax((70000, 10**7), "bf16", indptr="i64"), Preference(backend="cuda"), SM_90A)
@@ -367,7 +369,7 @@ def test_the_last_axis_chooses_the_kernel_and_lengths_do_not():
         Plan.select(FORMS["rms"], Preference(backend="cuda", forbid=("rows", "general")), SM_90A)
 
 
-def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):
+def test_a_serialised_descriptor_is_equal_and_the_default_of_ragged_is_not_serialised(problem):
     assert load_descriptor(problem.canonical_json()) == problem
     assert "ragged" not in FORMS["rms"].model_dump_json()
 
@@ -375,14 +377,15 @@ def test_a_descriptor_travels_and_the_field_is_absent_at_its_default(problem):
 PLAINER = [pytest.param(name, marks=pytest.mark.heavy) for name in ("sum", "softmax", "placed", "columns_bf16")]
 
 
-@pytest.mark.parametrize("name", ["centred", "welford_f64", "columns_centred", *PLAINER])  # most stages and largest width first
-def test_it_compiles_without_spills(name):
+# the programs with the most stages and the largest states
+@pytest.mark.parametrize("name", ["centred", "welford_f64", "columns_centred", *PLAINER])
+def test_the_largest_programs_compile_without_spills(name):
     builds_without_spills(PROBLEMS[name])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     args = drawn(problem, 3)
     on_gpu(problem, replace(moved(problem, args, layout), indptr=args.indptr))
 
@@ -390,5 +393,5 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
 @pytest.mark.gpu
 @pytest.mark.parametrize("problem", [softmax((300, 400000), "bf16"), reducer("welford", (100, 900000)),
                                      softmax((200, 5000, 136), "bf16", (1, 2)), LAST_EXAMPLE])  # fmt: skip
-def test_many_rows_on_a_gpu(problem):
+def test_many_rows_keep_the_bound_on_a_gpu(problem):
     on_gpu(problem, drawn(problem, 5))

@@ -1,4 +1,4 @@
-"""The reference of folds, element by element against the oracle, and what is refused with the path to its node."""
+"""The reference of folds against the oracle, element by element, and refusals, which name the path to the faulty node."""
 
 import json
 import math
@@ -38,13 +38,13 @@ def arrays(problem, args):
 
 
 def naively(problem, args):
-    """The oracle: {output: {position: (value, exact)}} of a few rows."""
+    """The oracle's {output: {position: (value, exact)}} for a few rows."""
     told = json.loads(problem.model_dump_json())
     return naive_fold.results(told, arrays(problem, args), {number.name: number.value for number in problem.scalars})
 
 
 @pytest.mark.parametrize("name", [name for name, one in FORMS.items() if name != "masked" and math.prod(one.shape) <= 1600])
-def test_every_element_is_what_the_oracle_says(name):
+def test_every_element_equals_the_oracle(name):
     problem = FORMS[name]
     args = inputs.make_args(problem, seed=5)
     given = numerics.snapshot(problem, args)
@@ -73,7 +73,7 @@ def close(output, want, found):
     assert found == want or (math.isnan(found) and math.isnan(want)) or abs(found - want) <= u * abs(want) + 1e-30
 
 
-def test_it_keeps_its_bound_and_what_is_past_the_valid_rows(problem):
+def test_the_reference_keeps_its_bound_and_rows_past_num_valid_stay_unchanged(problem):
     plan = FoldPlan.select(problem)
     for seed in range(3):
         args = inputs.make_args(problem, seed=seed)
@@ -82,7 +82,7 @@ def test_it_keeps_its_bound_and_what_is_past_the_valid_rows(problem):
         assert numerics.check(problem, args, plan.sku, before=before).worst <= 1
 
 
-def test_a_wrong_element_breaks_the_bound(problem):
+def test_a_wrong_element_exceeds_the_bound(problem):
     plan, args = FoldPlan.select(problem), inputs.make_args(problem, seed=1)
     before = numerics.snapshot(problem, args)
     plan.run(args)
@@ -100,7 +100,7 @@ def test_a_wrong_element_breaks_the_bound(problem):
 
 
 @pytest.mark.parametrize("layout", ["transposed", "stepped", "shifted"])
-def test_strides_do_not_matter(problem, layout):
+def test_the_result_does_not_depend_on_strides(problem, layout):
     args = inputs.make_args(problem, seed=6)
     names = [name for name in problem.operands() if name != "num_valid"]
     other = FoldArgs(**{n: laid_out(getattr(args, n), layout) for n in names}, num_valid=args.num_valid)
@@ -110,7 +110,7 @@ def test_strides_do_not_matter(problem, layout):
         torch.testing.assert_close(one.double(), two.double(), rtol=1e-12, atol=0, equal_nan=True)
 
 
-def test_a_descriptor_travels_and_its_key_is_of_the_program(problem):
+def test_a_serialised_descriptor_is_equal_and_its_key_depends_on_the_program(problem):
     again = FoldDescriptor.model_validate_json(problem.model_dump_json())
     assert again == problem == load_descriptor(problem.canonical_json())
     assert again.digest() == problem.digest()
@@ -119,13 +119,13 @@ def test_a_descriptor_travels_and_its_key_is_of_the_program(problem):
     assert other.key == problem.key
 
 
-def test_the_key_tells_reducers_and_axes_apart():
+def test_programs_with_other_reducers_or_axes_have_other_keys():
     found = [reducer("sum"), reducer("prod"), reducer("sum", shape=(5, 37, 2), fold=(1, 2)), reducer("sum", fold=(0,))]
     assert len({one.key for one in found}) == len(found)
 
 
-def test_stages_in_their_own_types():
-    """In f32 throughout: close to the f64 result of real arithmetic, but not equal."""
+def test_stages_are_computed_in_their_own_types():
+    """The stages are f32, so the result is close to the f64 result but not equal."""
     problem = softmax((3, 100))
     args = inputs.make_args(problem, seed=2)
     root = problem.resolved[1][0]
@@ -144,7 +144,7 @@ def test_stages_in_their_own_types():
         ([2.0, 2.0, -math.inf], 2.0, 2.0),
     ],
 )
-def test_the_ends_of_expsum(row, most, total):
+def test_expsum_of_nan_infinities_and_empty_rows(row, most, total):
     problem = reducer("expsum", "f32", (1, len(row)))
     most_got, total_got = torch.full((1,), math.nan), torch.full((1,), math.nan)
     FoldPlan.select(problem).run(problem.args(x=torch.tensor([row]), max=most_got, sum=total_got))
@@ -159,7 +159,7 @@ def test_the_ends_of_expsum(row, most, total):
         ("argmax", [2.0, 2.0], 2.0, 0),
     ],
 )
-def test_ties_and_nan_of_places(name, row, want, place):
+def test_argmax_and_argmin_with_ties_and_nan(name, row, want, place):
     problem = reducer(name, "f32", (1, len(row)))
     found, at = torch.zeros(1), torch.full((1,), -1)
     FoldPlan.select(problem).run(problem.args(x=torch.tensor([row]), value=found, index=at))
@@ -216,14 +216,14 @@ KEPT = made(stage(0, "f32"))
         (lambda: inner((1,)), "outputs.0.value", "[2]"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused_with_the_path_to_its_node(make, path, word):
+def test_an_invalid_program_is_refused_with_the_path_to_its_node(make, path, word):
     with pytest.raises(DescriptorError) as caught:
         make()
     assert caught.value.issues[0].argument == path
     assert word in str(caught.value)
 
 
-def test_a_place_that_an_inexact_stage_decides_is_no_place_to_read():
+def test_a_read_at_the_index_of_an_inexact_stage_is_refused():
     at = stage(0, "i64", "index")
     found = apply("exp", value("x", "f32"))
     with pytest.raises(DescriptorError, match="without rounding errors"):
@@ -232,7 +232,7 @@ def test_a_place_that_an_inexact_stage_decides_is_no_place_to_read():
              (Input(name="x", dtype="f32"), Input(name="t", dtype="f32", shape=(3,))))  # fmt: skip
 
 
-def test_a_read_at_the_place_of_the_largest():
+def test_a_read_at_the_index_of_the_maximum():
     problem = rows((2, 3), (1,), (Stage(reducer="argmax", value=X),),
                    (FoldOutput(name="y", dtype="f32", value=read("t", "f32", (stage(0, "i64", "index"),)), over=(0,)),),
                    (Input(name="x", dtype="f32"), Input(name="t", dtype="f32", shape=(3,))))  # fmt: skip
@@ -242,7 +242,7 @@ def test_a_read_at_the_place_of_the_largest():
     assert y.tolist() == [20.0, 10.0]
 
 
-def test_below_the_diagonal():
+def test_a_fold_over_the_lower_triangle():
     problem = masked((4, 4))
     x, b, y = torch.ones(4, 4), torch.arange(1.0, 5.0), torch.empty(4, 4)
     FoldPlan.select(problem).run(problem.args(x=x, b=b, y=y))
@@ -250,21 +250,21 @@ def test_below_the_diagonal():
     assert torch.equal(y, (want.double() / (1 + want.double().sum(1, keepdim=True))).float())
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_operands_of_a_wrong_shape_are_refused():
     problem = reducer("sum", "f32", (2, 3))
     with pytest.raises(ArgumentError, match="OPF-A0"):
         FoldPlan.select(problem).run(problem.args(x=torch.ones(2, 4), value=torch.ones(2)))
 
 
-def test_a_name_that_no_tensor_has_is_refused():
+def test_an_unknown_operand_name_is_refused():
     problem = rms((2, 3))
     given = {one.name: torch.ones(1) for one in (*problem.inputs, *problem.outputs)}
-    for surplus in ("yy", "indptr"):  # rows that are not ragged have no indptr
+    for surplus in ("yy", "indptr"):  # only ragged folds have an operand indptr
         with pytest.raises(ArgumentTypeError, match=f"{surplus} expected no argument with this name.*Names: .*OPF-A060"):
             problem.args(**given, **{surplus: torch.ones(1)})
 
 
-def test_the_named_plan_and_the_examples():
+def test_the_named_plan_selects_every_example():
     assert issubclass(FoldPlan, Plan)
     for example in EXAMPLES:
         assert FoldPlan.select(example).sku.op == "fold"
@@ -272,8 +272,8 @@ def test_the_named_plan_and_the_examples():
 
 @pytest.mark.parametrize("reducer", ["sum", "prod"])
 @pytest.mark.parametrize("kind", ["i8", "i32", "i64", "u64"])
-def test_integers_made_of_inexact_numbers_wrap_in_the_bound_too(reducer, kind):
-    """The mean of a row has an error; if all integers near it are equal, their sum and product are certain."""
+def test_the_bound_of_integers_from_inexact_numbers_includes_the_wrap_around(reducer, kind):
+    """The mean of a row has an error; if the error cannot change the integers, their sum and product are exact."""
     x, part = value("x", "f32"), apply(kind, stage(0, "f32", "mean"))
     stages = (Stage(reducer="welford", value=x), Stage(reducer=reducer, value=part))
     made = (FoldOutput(name="y", dtype=kind, value=stage(1, kind), over=(0,)),)
@@ -285,5 +285,5 @@ def test_integers_made_of_inexact_numbers_wrap_in_the_bound_too(reducer, kind):
     plan.run(args)
     assert numerics.check(problem, args, plan.sku).worst <= 1
     wrong = args.out_0.view(torch.int64) if kind == "u64" else args.out_0
-    wrong[1] ^= 1 << int(kind[1:]) - 2  # doubles represent the upper bits of a wide integer
+    wrong[1] ^= 1 << int(kind[1:]) - 2  # doubles represent only the upper bits of a wide integer
     assert numerics.check(problem, args, plan.sku).worst > 1

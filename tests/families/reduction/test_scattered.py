@@ -18,7 +18,7 @@ SM_90A = Target.parse("sm_90a")
 
 
 def placed(shape):
-    """The index of the maximum, and the distance from it."""
+    """The index of the maximum, and the distance of each element from the maximum."""
     outputs = (
         FoldOutput(name="at", dtype="i64", value=stage(0, "i64", "index"), over=(0,)),
         FoldOutput(name="y", dtype="f32", value=X - stage(0, "f32", "value")),
@@ -42,12 +42,12 @@ PROBLEMS = {
     "a place decides": masked((9, 21)),
     "read again": layer((1, 9001)),
 }
-ARCH = {"read again": "sm_80"}  # without clusters
+ARCH = {"read again": "sm_80"}  # a target without clusters
 
 
 @emulator.needed
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_scattered_elements_keep_the_bound_and_have_the_bits_of_every_path(name):
+def test_scattered_elements_keep_the_bound_and_give_the_bits_of_every_path(name):
     problem = PROBLEMS[name]
     subject, args = emulator.subject(problem, arch=ARCH.get(name, "sm_90a")), filled(problem, 7)
     assert dict(subject.plan.jit_spec.params)["scattered"] is True
@@ -80,10 +80,10 @@ def test_scattered_elements_keep_the_bound_and_have_the_bits_of_every_path(name)
         (reducer("sum", "bf16", (9, 50_257)), False),
     ],
 )
-def test_elements_are_scattered_where_that_takes_less_time(problem, scattered):
+def test_elements_are_scattered_where_that_is_faster(problem, scattered):
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
     assert dict(plan.jit_spec.params).get("scattered", False) is scattered
-    assert dict(plan.sku.spec).get("scattered", False) is scattered  # the bits depend on it
+    assert dict(plan.sku.spec).get("scattered", False) is scattered  # the SKU names the option because the bits depend on it
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.families.reduction.held import builds_without_spills, on_gpu
 from tests.families.reduction.test_fold_kernel import filled, held, moved
 
 SM_90A = Target.parse("sm_90a")
-LONG, DEEP = 70001, 2500  # three parts of a row, and of a column
+LONG, DEEP = 70001, 2500  # a row and a column that are split into three parts
 
 
 def auto(problem):
@@ -34,7 +34,7 @@ def auto(problem):
 
 
 def moments(shape, fold, **more):
-    """Four reducers in one pass, with a factor of each row or column."""
+    """Four reducers in one pass, with a factor per row or per column."""
     kept = tuple(axis for axis in range(len(shape)) if axis not in fold)
     values = (("sum", X * W), ("welford", X), ("argmin", X), ("any", X > 3))
     stages = tuple(Stage(reducer=name, value=value) for name, value in values)
@@ -73,7 +73,7 @@ def problem(request):
     return SPLIT[request.param]
 
 
-def test_each_is_split(problem):
+def test_each_program_selects_a_split_kernel(problem):
     plan = Plan.select(problem, Preference(backend="cuda"), SM_90A)
     assert plan.sku.impl == ("split_columns" if len(problem.shape) - 1 not in problem.fold else "split")
     assert plan.sku.precision_guarantee.deterministic
@@ -110,8 +110,8 @@ def test_bits_do_not_depend_on_the_path_nor_on_other_rows_of_the_same_chunk(name
 
 @emulator.needed
 @pytest.mark.parametrize("shape", [(1, LONG), (DEEP * 2, 3)])
-def test_sums_and_places_of_numpy(shape):
-    """An independent oracle: small integers have exact f32 sums, and equal numbers have a first index."""
+def test_sums_and_indices_equal_numpy(shape):
+    """An independent oracle: sums of small integers are exact in f32, and the first of equal numbers determines the index."""
     axis = 1 if shape[0] == 1 else 0
     x = torch.randint(-99, 99, shape, generator=torch.Generator().manual_seed(5)).float()
     for name, want in (("sum", np.sum), ("max", np.max), ("min", np.min)):
@@ -127,14 +127,14 @@ def test_sums_and_places_of_numpy(shape):
 
 @emulator.needed
 @pytest.mark.parametrize("length", [65537, 65536 + 2048, 98304, 98305])
-def test_parts_of_each_length(length):
+def test_parts_of_each_length_keep_the_bound(length):
     for name in ("sum", "argmax"):
         problem = auto(reducer(name, "f32", (1, length), (1,)))
         held(emulator.subject(problem), filled(problem, length))
 
 
 @emulator.needed
-def test_a_gpu_of_another_size_cuts_elsewhere_and_keeps_its_bound():
+def test_a_gpu_with_fewer_sms_has_larger_chunks_and_keeps_the_bound():
     small = Target(arch="sm_90a", sm_count=1, max_shared_memory=232448)
     problem = auto(reducer("sum", "f32", (1, 200000), (1,)))
     subject = emulator.subject(problem, device_like=small)
@@ -143,7 +143,7 @@ def test_a_gpu_of_another_size_cuts_elsewhere_and_keeps_its_bound():
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none():
+def test_rows_past_num_valid_are_not_written_and_a_wrong_count_writes_no_row():
     for problem in (SPLIT["valid"], SPLIT["columns_moments"]):
         subject = emulator.subject(problem)
         for count in (0, 2, -1, 9):
@@ -156,7 +156,7 @@ def test_rows_past_the_valid_ones_are_not_touched_and_a_wrong_count_leaves_none(
             assert valid == 0 or not bool((args.out_0[:valid] == 3).any())
 
 
-def test_the_workspace_has_a_state_of_each_stage_for_each_part_of_each_row():
+def test_the_workspace_has_one_state_per_stage_part_and_row():
     for name, rows_, parts, words in (("sum", 1, 3, 1), ("argmax", 1, 3, 2), ("welford", 1, 3, 3), ("welford_f64", 1, 3, 6),
                                       ("moments", 2, 3, 1 + 3 + 2 + 1), ("columns_expsum", 5, 3, 2)):  # fmt: skip
         plan = Plan.select(SPLIT[name], Preference(backend="cuda"), SM_90A)
@@ -165,27 +165,27 @@ def test_the_workspace_has_a_state_of_each_stage_for_each_part_of_each_row():
     assert plan.workspace_size == -(-100 * 2 * 8 // 256) * 256
 
 
-def test_as_many_parts_as_fill_the_gpu():
+def test_the_number_of_parts_fills_the_gpu():
     for rows_, length in ((1, 2**26), (3, 2**24), (7, 10**7), (1, 2**31 - 1)):
         shape = split_config.in_rows(auto(reducer("sum", "f32", (rows_, length), (1,))), SM_90A)
         assert 0.75 * 264 < rows_ * shape.parts <= 264 + rows_
         assert (shape.parts - 1) * shape.chunk < length <= shape.parts * shape.chunk
-    shape = split_config.in_columns(auto(reducer("sum", "f32", (2**22, 33), (0,))), SM_90A)  # two tiles
+    shape = split_config.in_columns(auto(reducer("sum", "f32", (2**22, 33), (0,))), SM_90A)  # two tiles of columns
     assert 0.75 * 264 < shape.parts <= 264
 
 
-def test_a_row_whose_places_nearly_leave_32_bits_is_refused():
-    """Counters of kernels go past its end."""
+def test_a_row_with_nearly_2_31_elements_is_refused():
+    """The counters of kernels exceed the row length by up to one step."""
     assert Plan.select(softmax((1, 2**31 - 2**15)), Preference(backend="cuda"), SM_90A).sku.impl == "rows"
     with pytest.raises(UnsupportedError, match="elements of a row"):
         Plan.select(softmax((1, 2**31 - 2**15 + 1)), Preference(backend="cuda"), SM_90A)
 
 
-def test_what_is_not_split_says_why():
+def test_a_program_that_is_not_split_gets_the_reason():
     def impl(problem):
         return Plan.select(problem, Preference(backend="cuda"), SM_90A).sku.impl
 
-    assert impl(auto(reducer("sum", "f32", (300, 2**20), (1,)))) == "rows"  # they fill the GPU
+    assert impl(auto(reducer("sum", "f32", (300, 2**20), (1,)))) == "rows"  # the rows fill the GPU
     assert impl(auto(reducer("sum", "f32", (1, 4096), (1,)))) == "rows"
     assert impl(auto(softmax((1, 2**20)))) == "rows"
     assert impl(reducer("sum", "f32", (1, 2**20), (1,))) == "rows"
@@ -205,7 +205,7 @@ def test_what_is_not_split_says_why():
             Plan.select(problem, only, SM_90A)
 
 
-def test_the_field_is_absent_at_its_default():
+def test_the_default_of_split_is_not_serialised():
     plain = reducer("sum", "f32", (1, 2**20), (1,))
     assert "split" not in plain.model_dump_json()
     assert auto(plain).digest() != plain.digest()
@@ -213,7 +213,7 @@ def test_the_field_is_absent_at_its_default():
 
 
 @pytest.mark.parametrize("name", ["sum", "sum_bf16", "moments", "welford_f64", "placed", "columns_bf16", "columns_moments"])
-def test_it_compiles_without_spills(name):
+def test_each_program_compiles_without_spills(name):
     builds_without_spills(SPLIT[name])
 
 
