@@ -1,4 +1,4 @@
-"""Every op has a harness, and its draws, lists and texts belong to that op."""
+"""Every op has a harness, whose random problems and cases are of that op."""
 
 import random
 from importlib import import_module
@@ -22,7 +22,7 @@ def test_a_family_has_a_harness_for_each_of_its_ops(family):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_draws_and_cases_are_of_the_op(op):
+def test_random_problems_and_cases_are_of_the_op(op):
     harness = harness_for(op)
     drawn = [harness.problem(op, 1, 600), harness.special_problem(op, 1, 600), harness.small(op, random.Random(1))]
     assert {d.op for d in (*drawn, *harness.cases(op).values())} == {op}
@@ -31,13 +31,13 @@ def test_draws_and_cases_are_of_the_op(op):
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda e: e.op)
-def test_lengths_add_up_to_the_bounds(example):
+def test_drawn_lengths_add_up_to_the_bounds(example):
     found = harness_of(example).lengths(example)
     for lengths, total in ((found.q, "total_num_rows"), (found.kv, "total_kv_rows")):
         assert lengths is None or total not in dict(example) or sum(lengths) == dict(example)[total]
 
 
-def test_operands_that_are_overwritten_are_found_by_their_role():
+def test_overwritten_operands_are_derived_from_their_role():
     found = {(e.op, inout(e)) for e in examples() if inout(e)}
     assert found == {
         ("paged_kv_append", ("k_data", "v_data")),
@@ -63,12 +63,13 @@ COUNTED = [example for example in examples() if dict(example).get("num_valid")]
 
 @pytest.mark.parametrize("count", [-1, -(2**31), 2**31 - 1, None], ids=["negative", "least", "most", "one more"])
 @pytest.mark.parametrize("example", COUNTED, ids=lambda e: e.digest()[:8] + e.op)
-def test_a_wrong_count_leaves_no_row_valid(example, count):
-    """Applies to the reference, and to everything that judges a run."""
+def test_no_row_is_valid_if_the_count_is_out_of_range(example, count):
+    """Applies to the reference and to every check of a run."""
     plan, args = Plan.select(example, target=Target.cpu()), make_args(example, 2)
     rows = next(spec.shape[spec.valid_axis].size for spec in operands_of(example).values() if spec.valid_rows)
     args.num_valid.fill_(rows + 1 if count is None else count)
-    counted = [name for name, spec in operands_of(example).items() if spec.valid_rows]  # one scale of all rows is that of zeros
+    # a single scale of all rows has no valid axis
+    counted = [name for name, spec in operands_of(example).items() if spec.valid_rows]
     before = {name: getattr(args, name).clone() for name in counted}
     given = numerics.snapshot(example, args)
     plan.run(args)
@@ -76,6 +77,6 @@ def test_a_wrong_count_leaves_no_row_valid(example, count):
     assert numerics.check(example, args, plan.sku, before=given).worst <= 1
 
 
-def test_there_are_problems_with_a_count_of_every_kind():
+def test_every_family_with_num_valid_has_an_example():
     kinds = {example.op for example in COUNTED}
     assert kinds >= {"map", "fold", "norm", "quantize", "dequantize", "gated_activation", "rotary", "sample", "verify_drafts"}

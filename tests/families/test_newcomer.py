@@ -1,7 +1,5 @@
-"""A family passes every tool with only its own files, under a name that no other file contains.
-
-It is the toy family under another name, in a folder outside of the checkout, so that a tool that names the toy would fail.
-"""
+"""A family with only its own files passes every tool, under a name that no other file contains. The family is a copy of the toy
+family under another name, in a folder outside the checkout, so a tool that names the toy family would fail."""
 
 import random
 import re
@@ -44,7 +42,7 @@ def renamed(text):
 
 
 def copied(place):
-    """The toy under the new name; the folder of the family."""
+    """Copies the toy family under the new name and returns the folder of the copy."""
     toy, family = Path(__file__).parent / "toy", place / "tests/families" / NAME
     for path in toy.rglob("*"):
         if path.is_file() and path.suffix != ".pyc":
@@ -55,7 +53,7 @@ def copied(place):
 
 
 def sources(place, family):
-    """The sources of the package together with those of the family."""
+    """Merges the sources of the package with those of the family."""
     for folder in ("csrc", "kernels"):
         shutil.copytree(emulator.ROOT / folder, place / folder)
         shutil.copytree(family / folder, place / folder, dirs_exist_ok=True)
@@ -63,7 +61,7 @@ def sources(place, family):
 
 
 def touched(root):
-    """Files of a checkout that name the family, except this file and its test; a record of faults may name this test."""
+    """Files of a checkout that name the family, except this test; the record of faults may name the test."""
     found = (path for place in PLACES for path in (root / place).rglob("*") if path.is_file() and path.suffix != ".pyc")
     return sorted(
         path.relative_to(root).as_posix()
@@ -109,7 +107,7 @@ def through_can_implement(problem, *_):
 
 
 def through_compile(problem, monkeypatch, tmp_path):
-    """In the emulator, from its own templates."""
+    """Compiles the family's own templates for the emulator."""
     if emulator.compiler() is None:
         pytest.skip("no g++ to build kernels for the host with")
     plan = Plan.select(counted(problem), Preference(backend="cuda"), SM_90A)
@@ -119,7 +117,7 @@ def through_compile(problem, monkeypatch, tmp_path):
 
 
 def kernel_holds(problem, monkeypatch, place):
-    """The kernel of the family in `place` computes within its bound, and rows that are not valid stay."""
+    """Asserts that the kernel of the family in `place` keeps its bound and leaves rows past num_valid unchanged."""
     with emulated(monkeypatch, sources(place / "root", place / "tests/families" / NAME)):
         for seed in range(4):
             hold(emulator.subject(counted(problem)), seed)
@@ -132,11 +130,11 @@ def counted(problem):
 
 @contextmanager
 def emulated(monkeypatch, root):
-    """The emulator builds from separate sources."""
+    """Makes the emulator build from `root`."""
     first, plain = (emulator.ROOT / "tests/emulator", root), emulator.build
     with monkeypatch.context() as patched:
         patched.setenv("OPFACADE_SOURCE_ROOT", str(root))
-        patched.setattr(emulator, "library_of", lambda spec: plain(spec, first))  # built from its own sources, and not cached
+        patched.setattr(emulator, "library_of", lambda spec: plain(spec, first))  # the family's own sources come first
         jit.forget()
         yield
     jit.forget()
@@ -158,7 +156,7 @@ def through_crosscheck(problem, monkeypatch, tmp_path):
 
 
 def spoil(problem, monkeypatch):
-    """The default candidate adds 1 to an element after each launch."""
+    """Makes the default candidate add 1 to an element after each launch."""
     module = __import__(f"opfacade.backends.reference.{NAME}", fromlist=["CANDIDATES"])
     first, *others = module.CANDIDATES
 
@@ -235,7 +233,7 @@ def through_conformance(*_):
 
 
 def through_mutation(monkeypatch, tmp_path):
-    """Its own list of faults: each is planted in a copy, and the tests of the family's guarantee detect it."""
+    """Plants each fault of the family's list in a copy; the tests of the family's guarantee must detect the fault."""
     faults = faults_of(copied(tmp_path / "sound"))
     for number, fault in enumerate(faults):
         place = tmp_path / str(number)
@@ -265,15 +263,15 @@ DOORS = (
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_it_goes_through(family, door, monkeypatch, tmp_path):
-    if door == "mutation":  # mounts copies with faults
+def test_the_family_passes_each_tool(family, door, monkeypatch, tmp_path):
+    if door == "mutation":  # this tool mounts copies with faults
         through_mutation(monkeypatch, tmp_path)
         return
     with mounted(NAME, family) as plans:
         globals()[f"through_{door}"](scaled(plans), monkeypatch, tmp_path)
 
 
-def test_no_other_file_names_it(family, capsys):
+def test_no_other_file_names_the_family(family, capsys):
     files = [path for path in family.rglob("*") if path.is_file()]
     found = touched(emulator.ROOT)
     with capsys.disabled():
@@ -281,7 +279,7 @@ def test_no_other_file_names_it(family, capsys):
     assert found == []
 
 
-def test_a_file_that_names_it_is_found(tmp_path):
+def test_a_file_that_names_the_family_is_found(tmp_path):
     (tmp_path / "opfacade/bench").mkdir(parents=True)
     (tmp_path / "opfacade/bench/peers.py").write_text(f'LABELS = {{"{NAME}_scale": "x"}}\n')
     (tmp_path / "opfacade/bench/measure.py").write_text("LABELS = {}\n")

@@ -17,16 +17,16 @@ OPS = (
     "norm", "softmax", "quantize", "dequantize", "fold", "gated_activation", "map", "rotary", "qkv_prepare", "paged_kv_append",
     "merge_states", "adjust_logits", "probabilities", "sample", "topk", "verify_drafts",
 )  # fmt: skip
-# Values of these operands are required to be finite where they are read.
+# Kernels may assume that the values of these operands are finite.
 FINITE = ("rotary", "qkv_prepare", "paged_kv_append", "merge_states")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-# Rows of logits that are all aligned if the first one is.
+# Problems in which every row of logits is aligned if the first row is.
 EVEN = [
     SampleDescriptor(total_num_rows=3, vocab=1024, dtype="f32"),
     SampleDescriptor(total_num_rows=3, vocab=1024, dtype="bf16", top_p=True),
     TopKDescriptor(total_num_rows=3, vocab=1024, k=8, dtype="f32"),
 ]
-# And products with scales of groups or of blocks, which are factors of sums.
+# Problems with scales per group or per block, which multiply partial sums.
 OWN = [
     *(
         one
@@ -57,8 +57,8 @@ def test_specials_in_every_operand(problem, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("problem", [one for one in PROBLEMS if list(poison.counted(one.values[0]))])
-def test_counts_of_more_rows_than_there_are(problem, device):
-    """In this case no row is valid, so none is written."""
+def test_counts_above_the_number_of_rows_write_no_row(problem, device):
+    """With such a count no row is valid."""
     for name, args in poison.counts(problem, 3, device):
         before = poison.left_alone(problem, name.partition("=")[0], args)
         assert before
@@ -68,5 +68,5 @@ def test_counts_of_more_rows_than_there_are(problem, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_an_operand_one_element_on(problem, device):
+def test_each_operand_one_element_on(problem, device):
     assert wrong(problem, device, unaligned.calls(problem, 5, device)) == []

@@ -1,4 +1,4 @@
-"""A family with only its own files passes every tool, and a fault planted in an overwritten operand is detected."""
+"""The toy family passes every tool with only its own files, and each tool detects a fault in an overwritten operand."""
 
 import random
 from dataclasses import replace
@@ -37,7 +37,7 @@ def problem(toy, **fields):
     return toy.ScaleDescriptor(**({"rows": 9, "width": 20, "dtype": "f16"} | fields))
 
 
-def test_selects_runs_and_explains(toy):
+def test_select_run_and_explain(toy):
     descriptor = problem(toy)
     assert explain(descriptor, target=CPU).chosen.name == "reference/torch"
     plan = toy.ScalePlan.select(descriptor, target=CPU)
@@ -54,14 +54,14 @@ def test_conformance(toy):
         hold(Subject(descriptor, "reference", "cpu"))
 
 
-def test_tuning_shares_a_measurement_between_sizes(toy):
+def test_tuning_keys_group_similar_sizes(toy):
     keys = [tuning_key(problem(toy, rows=rows)) for rows in (9, 16, 17)]
     assert keys[0] == keys[1] != keys[2]
     assert tuning_key(problem(toy, width=21)) != keys[0]
 
 
 @pytest.mark.parametrize("name", ["x", "gain"])
-def test_validation_reads_every_value(toy, monkeypatch, name):
+def test_validation_level_full_checks_the_values_of_each_operand(toy, monkeypatch, name):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor = problem(toy)
     args = inputs.make_args(descriptor, seed=3)
@@ -75,7 +75,7 @@ def test_validation_reads_every_value(toy, monkeypatch, name):
     assert torch.equal(bits(args.x), bits(before))
 
 
-def test_bench_labels_counts_and_times(toy):
+def test_the_benchmark_labels_and_times_the_op(toy):
     found = measure([Work(problem(toy))], Options(effort=MeasureEffort(least=3, most=4), peers=None, variants=True))
     assert found["ok"]
     assert [row["impl"] for row in found["rows"]][:2] == ["opfacade reference/torch", "opfacade reference/torch[rows]"]
@@ -87,7 +87,7 @@ def test_bench_labels_counts_and_times(toy):
     assert all("declined" in row for row in found["rows"][2:])
 
 
-def test_a_recording_is_read_again(toy, tmp_path):
+def test_a_recorded_trace_can_be_read_again(toy, tmp_path):
     descriptor, path = problem(toy), tmp_path / "trace.jsonl"
     with record(path, lengths=True):
         Plan.select(descriptor, target=CPU).run(inputs.make_args(descriptor, seed=3))
@@ -106,7 +106,7 @@ def test_a_dumped_call_is_replayed(toy, monkeypatch, tmp_path):
     assert (again.same, again.sound) == (True, True)
 
 
-def test_verify_tries_what_is_promised(toy):
+def test_verify_checks_the_bound_repeatability_and_batch_invariance(toy):
     found = verify.verify(quick=True, backend="reference", say=lambda text: None, descriptors=[problem(toy)])
     [row] = found["skus"]
     assert found["ok"]
@@ -121,8 +121,8 @@ def test_verify_draws_random_problems(toy):
     assert len(found["skus"]) == 2
 
 
-def test_fuzz(toy):
-    """Random problems and corrupted calls: a correct result, or an opfacade error."""
+def test_fuzzed_calls_give_a_right_result_or_an_opfacade_error(toy):
+    """The calls use random problems and corrupted operands."""
     right = refused = 0
     for seed in range(60):
         rng = random.Random(seed)
@@ -143,7 +143,7 @@ def test_fuzz(toy):
     assert refused > 10
 
 
-def test_a_row_that_sees_its_batch_is_found(toy):
+def test_the_check_of_batch_invariance_detects_a_dependence_on_the_batch(toy):
     class SeesTheBatch(Subject):
         def run(self, args, workspace=None):
             super().run(args, workspace)
@@ -155,7 +155,7 @@ def test_a_row_that_sees_its_batch_is_found(toy):
     assert 0 < shown.different <= shown.runs
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
+# Faults
 
 
 def one_element(args):
@@ -167,7 +167,7 @@ def twice(args):
 
 
 def nothing(args):
-    """The previous content stays."""
+    """Leaves the previous content, as if nothing had been launched."""
     args.x.div_(args.gain * 0.5)
 
 
@@ -176,7 +176,7 @@ FAULTS = [one_element, twice, nothing]
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
 def spoiled(toy, request, monkeypatch):
-    """The default candidate, corrupted after each launch."""
+    """Replaces the default candidate by one that corrupts the operands after each launch."""
     module = __import__("opfacade.backends.reference.toy", fromlist=["CANDIDATES"])
     first, *others = module.CANDIDATES
 
@@ -195,7 +195,7 @@ def spoiled(toy, request, monkeypatch):
     return problem(toy)
 
 
-def test_check_needs_what_was_overwritten(toy):
+def test_the_error_check_needs_the_values_before_an_in_place_run(toy):
     descriptor = problem(toy)
     args = inputs.make_args(descriptor, seed=3)
     before, plan = numerics.snapshot(descriptor, args), Plan.select(descriptor, target=CPU)
@@ -207,7 +207,7 @@ def test_check_needs_what_was_overwritten(toy):
     assert "x expected its values" in str(caught.value)
 
 
-def test_crosscheck_finds_a_fault(spoiled, monkeypatch, tmp_path):
+def test_crosscheck_detects_a_fault(spoiled, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path))
     args = inputs.make_args(spoiled, seed=3)
@@ -218,7 +218,7 @@ def test_crosscheck_finds_a_fault(spoiled, monkeypatch, tmp_path):
     assert replay_crosscheck(caught.value.dump).worst > 1
 
 
-def test_tune_finds_a_fault(spoiled, monkeypatch, tmp_path):
+def test_tune_detects_a_fault(spoiled, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     (found,) = autotune.tune([spoiled], CPU, setup=autotune.Setup(timer=lambda call: call() or 1.0))
     default, other = (c.sku(spoiled, CPU).id for c in registry.configs_for(type(spoiled)))
@@ -227,7 +227,7 @@ def test_tune_finds_a_fault(spoiled, monkeypatch, tmp_path):
     assert [m.sku for m in found.row.measured] == [other]
 
 
-def test_verify_finds_a_fault(spoiled):
+def test_verify_detects_a_fault(spoiled):
     said = []
     found = verify.verify(quick=True, backend="reference", say=said.append, descriptors=[spoiled])
     [row] = found["skus"]
@@ -235,7 +235,7 @@ def test_verify_finds_a_fault(spoiled):
     assert row["tried"]["bound"]["wrong"]
 
 
-def test_without_a_fault_all_three_are_silent(toy, monkeypatch, tmp_path):
+def test_crosscheck_tune_and_verify_report_nothing_without_a_fault(toy, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     descriptor = problem(toy)
@@ -245,7 +245,7 @@ def test_without_a_fault_all_three_are_silent(toy, monkeypatch, tmp_path):
     assert len(found.row.measured) == 2
 
 
-def test_a_guarded_run_begins_each_of_its_runs_with_the_same_values(toy):
+def test_a_guarded_run_restores_overwritten_operands_before_each_of_its_runs(toy):
     descriptor = problem(toy)
     subject = Subject(descriptor, "reference", "cpu")
     args = subject.args(1)

@@ -1,4 +1,4 @@
-"""Operands of each element type in every tool: the host's tools, and a kernel in the emulator."""
+"""Operands of each element type pass every tool of the host and a kernel in the emulator."""
 
 import shutil
 from dataclasses import replace
@@ -41,7 +41,7 @@ def problem_of(toy, dtype):
     return toy.KeepDescriptor(rows=9, width=20, dtype=dtype)
 
 
-# A bool, an unsigned one-byte float, an ordinary float, and an integer: tools need no more of a type.
+# bool, an unsigned one-byte float, a common float and an integer: other dtypes do not differ for the tools.
 OF_TOOLS = ("bool", "f8_e8m0", "bf16", "i64")
 
 
@@ -52,7 +52,7 @@ def problem(toy, request):
 
 @pytest.fixture(params=[name if name in OF_TOOLS else pytest.param(name, marks=pytest.mark.heavy) for name in DTYPES])
 def some_problem(toy, request):
-    """For tests of tools that take seconds together."""
+    """A problem for the slower tools, which run with these four dtypes only."""
     return problem_of(toy, request.param)
 
 
@@ -61,7 +61,7 @@ def wanted(args):
     return torch.where(args.mask[:, None], bits(args.x), zero)
 
 
-def test_runs_whatever_the_strides(problem):
+def test_a_run_with_any_strides_gives_the_same_bits(problem):
     plan, args = Plan.select(problem, target=CPU), inputs.make_args(problem, seed=3)
     assert plan.sku.id.startswith(f"toy/keep/reference/cpu/torch@1/x={problem.dtype}/")
     assert 0 < int(args.mask.sum()) < 9
@@ -76,7 +76,7 @@ def test_runs_whatever_the_strides(problem):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 7.0])
 @pytest.mark.parametrize("name", DTYPES)
-def test_elements_are_filled_as_near_as_their_type_has_it(name, value):
+def test_fill_stores_the_nearest_value_of_each_dtype(name, value):
     tensor = fill(torch.ones(4, 8, dtype=torch.uint8).view(torch_dtype(name)), value)
     if DTYPES[name].is_float:
         want = torch.full(tensor.shape, value, dtype=torch.float64).to(tensor.dtype).double()
@@ -87,7 +87,7 @@ def test_elements_are_filled_as_near_as_their_type_has_it(name, value):
         assert bool((tensor.view(torch.uint8) == 255).all())
 
 
-def test_another_type_of_the_same_size_is_refused(problem):
+def test_another_dtype_of_the_same_size_is_refused(problem):
     plan, args = Plan.select(problem, target=CPU), inputs.make_args(problem, seed=3)
     for name, facts in DTYPES.items():
         if name != problem.dtype and facts.bits == DTYPES[problem.dtype].bits:
@@ -96,7 +96,7 @@ def test_another_type_of_the_same_size_is_refused(problem):
             assert DTYPES[problem.dtype].torch in str(caught.value)
 
 
-def test_a_guarantee_is_held_and_a_fault_is_seen(some_problem):
+def test_the_guarantee_holds_and_a_fault_is_detected(some_problem):
     subject = Subject(some_problem, "reference", "cpu")
     hold(subject, 0)
     hold(subject, 1, interleaved=True)
@@ -111,11 +111,11 @@ def test_a_guarantee_is_held_and_a_fault_is_seen(some_problem):
     assert f"out[4, {3 // args.out.itemsize}]" in report.where
 
 
-def test_a_run_stays_in_its_tensors(some_problem):
+def test_a_run_writes_nothing_outside_its_tensors(some_problem):
     guarded.run(Subject(some_problem, "reference", "cpu"), inputs.make_args(some_problem, seed=3))
 
 
-def test_a_logged_call_has_statistics_and_a_dumped_one_is_replayed(some_problem, monkeypatch, tmp_path):
+def test_a_logged_call_has_statistics_and_a_dumped_call_can_be_replayed(some_problem, monkeypatch, tmp_path):
     args = inputs.make_args(some_problem, seed=3)
     monkeypatch.setenv("OPFACADE_LOG_DEST", str(tmp_path / "log"))
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path / "dumps"))
@@ -129,7 +129,7 @@ def test_a_logged_call_has_statistics_and_a_dumped_one_is_replayed(some_problem,
     assert (again.same, again.sound) == (True, True)
 
 
-def test_crosscheck_holds_it_and_finds_a_fault(some_problem, monkeypatch, tmp_path):
+def test_crosscheck_accepts_a_right_result_and_detects_a_fault(some_problem, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path))
     args = inputs.make_args(some_problem, seed=3)
@@ -156,7 +156,7 @@ def test_crosscheck_holds_it_and_finds_a_fault(some_problem, monkeypatch, tmp_pa
     assert replay_crosscheck(caught.value.dump).worst > 1
 
 
-def test_it_is_recorded_benched_and_tuned(some_problem, monkeypatch, tmp_path):
+def test_record_benchmark_and_tune(some_problem, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     with record(tmp_path / "trace.jsonl"):
         Plan.select(some_problem, target=CPU).run(inputs.make_args(some_problem, seed=3))
@@ -176,7 +176,7 @@ def test_verify(some_problem):
 
 
 @pytest.mark.parametrize("level", ["indices", "full"])
-def test_validation_takes_it(some_problem, monkeypatch, level):
+def test_each_validation_level_accepts_a_valid_call(some_problem, monkeypatch, level):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     args = inputs.make_args(some_problem, seed=3)
     Plan.select(some_problem, target=CPU).run(args)
@@ -194,7 +194,7 @@ def test_the_kernel_keeps_its_guarantee(with_kernels, dtype):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", ["bool", "i64"])
-def test_the_kernel_compiles(with_kernels, dtype):  # noqa: F811
+def test_the_kernel_compiles_for_each_dtype(with_kernels, dtype):  # noqa: F811
     if shutil.which("g++") is None:
         pytest.skip("no g++ to build a binding with")
     plan = Plan.select(with_kernels.KeepDescriptor(rows=9, width=20, dtype=dtype), Preference(backend="cuda"), SM_90A)

@@ -51,7 +51,7 @@ def problem(toy, request):
     return toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", **FORMS[request.param])
 
 
-def test_it_is_selected_where_it_fits_and_refused_by_field(toy):
+def test_the_kernel_is_selected_if_supported_and_otherwise_declines_with_a_field(toy):
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="bf16", num_valid=True)
     plan = Plan.select(descriptor, Preference(backend="cuda"), SM_90A)
     assert plan.sku.id.startswith("toy/pick/cuda/sm_90a/elements@1/x=bf16/strided/num_valid=true/g2.")
@@ -70,7 +70,7 @@ def test_it_keeps_its_guarantee(problem):
 
 
 @emulator.needed
-def test_it_takes_operands_as_they_lie_and_gives_the_bits_of_compact_ones(problem):
+def test_any_strides_give_the_bits_of_contiguous_operands(problem):
     subject, args = emulator.subject(problem), inputs.make_args(problem, seed=3, lengths=inputs.DrawnLengths(valid=6))
     args = replace(args, table=args.table[:1].expand(args.table.shape).contiguous())
     other = strided(args)
@@ -83,7 +83,7 @@ def test_it_takes_operands_as_they_lie_and_gives_the_bits_of_compact_ones(proble
 
 
 @emulator.needed
-def test_a_wrong_index_and_a_wrong_count_stay_in_their_tensors(toy):
+def test_an_index_or_count_out_of_range_accesses_nothing_outside_the_tensors(toy):
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", num_valid=True)
     subject, args = emulator.subject(descriptor), inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=9))
     right = replace(args, index=args.index.clone(), out=args.out.clone())
@@ -98,7 +98,7 @@ def test_a_wrong_index_and_a_wrong_count_stay_in_their_tensors(toy):
 
 
 @emulator.needed
-def test_random_problems(toy):
+def test_random_problems_keep_the_bound(toy):
     for seed in range(5):
         descriptor = problems.random_descriptor("pick", seed, tokens=40)
         subject = emulator.subject(descriptor)
@@ -108,8 +108,8 @@ def test_random_problems(toy):
         assert numerics.check(descriptor, args, subject.plan.sku, before=before).worst <= 1
 
 
-def test_it_compiles(toy):
-    """By nvcc, with its binding; nothing is loaded."""
+def test_the_kernel_compiles(toy):
+    """nvcc and the host compiler build the kernel and its binding; nothing is loaded."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to build a binding with")
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", **FORMS["both"])
@@ -119,7 +119,7 @@ def test_it_compiles(toy):
 
 
 @pytest.mark.gpu
-def test_it_keeps_its_guarantee_on_a_gpu(problem, monkeypatch):
+def test_the_kernel_keeps_its_guarantee_on_a_gpu(problem, monkeypatch):
     subject = Subject(problem, "cuda", "cuda")
     for seed in range(3):
         hold(subject, seed)

@@ -49,15 +49,14 @@ def wanted(args):
 
 
 def strided(args):
-    """The same call with x transposed and strided, all table entries shared, and a gain that is an element of a
-    larger tensor.
-    """
+    """The same call with a transposed and strided x, one shared table entry, and a gain that is an element of a
+    larger tensor."""
     x = torch.zeros(40, 18, dtype=args.x.dtype).t()[::2, ::2].copy_(args.x)
     table = args.table[:1].expand(args.table.shape)
     return replace(args, x=x, table=table, gain=torch.tensor([7.0, float(args.gain)])[1])
 
 
-def test_selects_runs_and_explains(problem):
+def test_select_run_and_explain(problem):
     assert explain(problem, target=CPU).chosen.name == "reference/torch"
     assert load_descriptor(problem.model_dump_json()) == problem
     for make in (lambda args: args, strided):
@@ -90,7 +89,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_can_implement_refuses(toy, name):
+def test_can_implement_refuses_each_wrong_operand(toy, name):
     form, change, code = REFUSED[name]
     descriptor = toy.PickDescriptor(rows=9, width=20, entries=5, dtype="f16", **FORMS[form])
     args = inputs.make_args(descriptor, seed=3)
@@ -101,7 +100,7 @@ def test_can_implement_refuses(toy, name):
 
 @pytest.mark.parametrize("level", ["indices", "full"])
 @pytest.mark.parametrize(("value", "place"), [(5, 2), (-1, 0), (2**31 - 1, 8)])
-def test_validation_reads_indices(toy, monkeypatch, level, value, place):
+def test_validation_checks_indices(toy, monkeypatch, level, value, place):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor = counted(toy)
     args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=9))
@@ -114,13 +113,13 @@ def test_validation_reads_indices(toy, monkeypatch, level, value, place):
     assert f"index[{place}] expected a value in [0, 5), got {value}" in str(caught.value)
     assert (caught.value.argument, caught.value.position, caught.value.value) == ("index", place, value)
     assert bool((args.out == 7).all())
-    args.num_valid.fill_(place)  # rows that are not valid may hold any index
+    args.num_valid.fill_(place)  # indices of rows past num_valid may have any value
     plan.run(args)
 
 
 @pytest.mark.parametrize("level", ["indices", "full"])
 @pytest.mark.parametrize("count", [-1, 10, 2**31 - 1])
-def test_validation_reads_the_count_of_valid_rows(toy, monkeypatch, level, count):
+def test_validation_checks_num_valid(toy, monkeypatch, level, count):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor = counted(toy)
     args = inputs.make_args(descriptor, seed=3)
@@ -129,7 +128,7 @@ def test_validation_reads_the_count_of_valid_rows(toy, monkeypatch, level, count
         Plan.select(descriptor, target=CPU).run(args)
 
 
-def test_full_validation_reads_values_of_valid_rows_alone(toy, monkeypatch):
+def test_validation_level_full_checks_only_valid_rows(toy, monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor = counted(toy)
     args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=6))
@@ -175,7 +174,7 @@ def test_a_dumped_call_is_replayed(problem, monkeypatch, tmp_path):
     assert (again.same, again.sound) == (True, True)
 
 
-def test_crosscheck_and_tune_are_silent(problem, monkeypatch, tmp_path):
+def test_crosscheck_and_tune_report_nothing_without_a_fault(problem, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     Plan.select(problem, target=CPU).run(strided(inputs.make_args(problem, seed=3)))
@@ -184,10 +183,8 @@ def test_crosscheck_and_tune_are_silent(problem, monkeypatch, tmp_path):
     assert len(found.row.measured) == 2
 
 
-def test_fuzz(toy, monkeypatch):
-    """Random problems and corrupted calls, some with uninitialised indices and counts: a correct result, or an
-    opfacade error.
-    """
+def test_fuzzed_calls_give_a_right_result_or_an_opfacade_error(toy, monkeypatch):
+    """The calls use random problems and corrupted operands, some with uninitialised indices and counts."""
     monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
     right = refused = 0
     for seed in range(80):
@@ -209,21 +206,21 @@ def test_fuzz(toy, monkeypatch):
     assert refused > 15
 
 
-def test_random_problems_are_of_every_form(toy):
+def test_random_problems_have_every_combination_of_in_place_and_num_valid(toy):
     drawn = [harness_for("pick").problem("pick", seed, 300) for seed in range(40)]
     assert {(d.in_place, d.num_valid) for d in drawn} == {(a, b) for a in (False, True) for b in (False, True)}
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
+# Faults
 
 
 def all_rows(right, descriptor, args):
-    """The count is ignored: rows past it are written."""
+    """A fault that ignores num_valid and writes all rows."""
     right(replace(args, num_valid=None, index=args.index.clamp(0, descriptor.entries - 1)))
 
 
 def next_row(right, descriptor, args):
-    """The first invalid row is read."""
+    """A fault that reads the first invalid row."""
     right(args)
     valid, out = int(args.num_valid), args.x if descriptor.in_place else args.out
     if 0 < valid < descriptor.rows:
@@ -253,7 +250,7 @@ def spoiled(toy, request, monkeypatch):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_fault_in_valid_rows_is_found(spoiled, in_place):
+def test_a_guarded_run_detects_each_fault_in_valid_rows(spoiled, in_place):
     descriptor = spoiled(in_place=in_place)
     subject = Subject(descriptor, "reference", "cpu")
     args = inputs.make_args(descriptor, seed=3, lengths=inputs.DrawnLengths(valid=4))
@@ -264,8 +261,8 @@ def test_a_fault_in_valid_rows_is_found(spoiled, in_place):
     assert not found["ok"]
 
 
-def test_crosscheck_finds_what_a_fault_leaves_in_a_result(spoiled, monkeypatch, tmp_path):
-    """Not rows of an output past its count: these may hold anything before, and guarded runs check them."""
+def test_crosscheck_detects_each_fault_that_changes_a_result(spoiled, monkeypatch, tmp_path):
+    """Rows of an output past num_valid may have any content before the call, so only guarded runs check them."""
     descriptor = spoiled(in_place=True)
     monkeypatch.setenv("OPFACADE_CROSSCHECK", "1")
     monkeypatch.setenv("OPFACADE_DUMP_DIR", str(tmp_path))

@@ -47,13 +47,13 @@ def wanted(args):
     return out.float()
 
 
-def test_the_tensors_of_the_forms_are_the_operands(problem):
+def test_the_operands_of_a_form_are_separate_tensors(problem):
     assert list(operands_of(problem)) == [*PARTS, "shard_0", "shard_1", "out"]
     assert problem.args_type.docs["weight_outer"] == "set by a Packed in weight"
     assert load_descriptor(problem.model_dump_json()) == problem
 
 
-def test_selects_and_runs_with_values_that_stand_for_several_tensors(family, problem):
+def test_a_call_accepts_values_that_represent_several_tensors(family, problem):
     assert explain(problem, target=CPU).chosen.name == "reference/torch"
     plan, args = Plan.select(problem, target=CPU), inputs.make_args(problem, seed=3)
     assert bool(args.out.isnan().all())
@@ -101,7 +101,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_names_argument_expected_and_actual(problem, name):
+def test_a_refusal_states_the_argument_the_expected_and_the_actual_value(problem, name):
     change, want = REFUSED[name]
     args = inputs.make_args(problem, seed=3)
     issues = Plan.select(problem, target=CPU).can_implement(replace(args, **change(args))).issues
@@ -116,7 +116,7 @@ def test_a_refusal_names_argument_expected_and_actual(problem, name):
         ((3, 3, 3), [("TWO-L002", "shard_1", "a tensor on cuda:4", "cuda:3")]),
     ],
 )
-def test_only_the_rules_of_a_peer_restrict_its_device(problem, devices, issues):
+def test_the_device_of_a_peer_is_restricted_only_by_its_own_rule(problem, devices, issues):
     home, *peers = [torch.device("cuda", index) for index in devices]
     plan, args = Plan.select(problem, target=CPU), inputs.make_args(problem, seed=3)
     with FakeTensorMode():
@@ -147,13 +147,13 @@ def _misplaced(name):
     return [Issue("TWO-L002", name, "a tensor on cuda:1", "cpu", kind="DeviceMismatchError")]
 
 
-def test_bytes_are_those_of_all_tensors(problem):
+def test_the_byte_count_covers_all_tensors_of_a_form(problem):
     read, written = 5 * (32 // 2 + 32 // 8 + 4) + 2 * 5 * 32 * 4, 5 * 32 * 4
     assert nbytes(operands_of(problem).values()) == read + written
     assert harness_of(problem).amount(problem, None).bytes == read + written
 
 
-def test_an_operand_that_no_offset_reaches_is_refused(family):
+def test_an_operand_too_large_for_64_bit_offsets_is_refused(family):
     with pytest.raises(DescriptorError, match=r"width|rows"):
         family.RestoreDescriptor(rows=2**40, width=2**40)
 
@@ -186,7 +186,7 @@ def test_a_dumped_call_is_replayed(problem, monkeypatch, tmp_path):
     assert (again.same, again.sound) == (True, True)
 
 
-def test_the_table_of_tensors_has_one_row_for_a_field(family):
+def test_the_table_of_tensors_has_one_row_per_field(family):
     rows = [line.split(" | ") for line in operand_table.table("restore")]
     assert [(row[0], row[2]) for row in rows[1:]] == [
         ("| `weight`", "f32, f8_e4m3, u8"),
@@ -195,7 +195,7 @@ def test_the_table_of_tensors_has_one_row_for_a_field(family):
     ]
 
 
-def test_the_host_library_checks_no_call_with_rules(problem):
+def test_the_host_library_does_not_check_calls_with_rules(problem):
     def launch(args, workspace):
         raise AssertionError
 
@@ -206,7 +206,7 @@ def test_the_host_library_checks_no_call_with_rules(problem):
     assert fast_paths_of(launch, False, 0, without) == FastPaths(None, None)
 
 
-def test_a_form_must_name_its_tensors_apart_and_the_first_operand_is_on_the_device_of_the_call(family):
+def test_names_of_tensors_must_be_unique_and_the_first_operand_determines_the_device(family):
     spec, rows = TensorSpec((Dim("rows", 4),), "f32"), Dim("rows", 4)
     form = family.TwoLevel(rows, 32, 8)
     assert list(expanded({"x": spec, "w": form})) == ["x", "w", "w_scale", "w_outer"]

@@ -219,7 +219,7 @@ def test_each_program_compiles_without_spills(name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_it_keeps_its_bound_on_a_gpu(problem, layout):
+def test_every_layout_keeps_the_error_bound_on_a_gpu(problem, layout):
     on_gpu(problem, moved(problem, filled(problem, 3), layout))
 
 
@@ -228,7 +228,7 @@ def test_it_keeps_its_bound_on_a_gpu(problem, layout):
     lambda: reducer("sum", "f32", (1, 2**24 + 5), (1,)), lambda: moments((3, 2**22), (1,)),
     lambda: reducer("welford", "bf16", (2**19 + 3, 40), (0,)), lambda: reducer("expsum", "f32", (2**19, 7), (0,)),
 ], ids=["sum", "moments", "welford", "expsum"])  # fmt: skip
-def test_long_rows_on_a_gpu_have_the_same_bits_twice(make):
+def test_long_rows_repeat_bitwise_on_a_gpu(make):
     problem = auto(make())
     args = filled(problem, 3)
     first, second = (problem.written(on_gpu(problem, args)) for _ in range(2))

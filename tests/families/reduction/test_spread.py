@@ -1,4 +1,4 @@
-"""Few rows that are too long for registers: all CTAs of the GPU share each row, with the bits of one CTA."""
+"""A few rows that are too long for registers: all CTAs of the GPU share each row and give the bits of one CTA."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def test_the_whole_gpu_gives_the_bits_of_one_cta(name, monkeypatch):
 
 
 @emulator.needed
-def test_rows_past_the_valid_ones_are_not_touched():
+def test_rows_past_num_valid_are_not_written():
     problem = softmax((ROWS, 70001)).model_copy(update={"num_valid": True})
     subject = emulator.subject(problem)
     assert subject.plan.workspace_size > 0
@@ -91,7 +91,7 @@ def test_other_rows_need_no_workspace(problem, why):
     assert Plan.select(problem, Preference(backend="cuda"), SM_90A).workspace_size == 0, why
 
 
-def test_the_workspace_holds_a_state_of_each_warp_of_each_part():
+def test_the_workspace_has_one_state_per_warp_of_each_part():
     plan = Plan.select(softmax((3, 70001)), Preference(backend="cuda"), SM_90A)
     parts, warps, state = -(-70001 // (512 * 4 * 4)), 16, 8  # 512 threads, each with four vectors of four elements
     assert plan.workspace_size == -(-3 * parts * warps * state // 256) * 256
@@ -100,7 +100,7 @@ def test_the_workspace_holds_a_state_of_each_warp_of_each_part():
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", [softmax, rms])
 @pytest.mark.parametrize(("rows", "width"), [(1, 140_000), (1, 1_101_238), (15, 947_987), (40, 151_937)])
-def test_it_keeps_its_bound_and_the_bits_of_many_rows_on_a_gpu(make, rows, width):
+def test_a_few_long_rows_keep_the_bound_and_the_bits_of_many_rows_on_a_gpu(make, rows, width):
     many = 300 if width < 200_000 else rows
     problem = make((rows, width), "bf16")
     args = inputs.make_args(problem, 3, "cuda")

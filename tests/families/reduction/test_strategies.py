@@ -1,5 +1,5 @@
-"""Each number of a fold strategy stands in one file: a changed number reaches the host, the kernel and its binding, and results
-stay right, so that none of them has a copy of the old number."""
+"""Each constant of a fold strategy is defined in one file. A changed constant reaches the host, the kernel and its binding, and
+the results stay right; no other source contains a copy of the constant."""
 
 import re
 from pathlib import Path
@@ -21,11 +21,11 @@ from tests.families.reduction.test_fold_kernel import filled
 from tests.families.reduction.test_general import GENERAL
 from tests.families.reduction.test_split import auto
 
-SHORT = ragged.reducer("sum")  # also with long rows
+SHORT = ragged.reducer("sum")  # also used with long rows
 ROOT = Path(opfacade.__file__).parents[1]
 FILES = (columns, flat, general, numbers_of_rows, ragged_numbers, scaled, split, spread)
 SCALED = norm("f32", 40, total_num_rows=300)
-# (file, number, another value, problem, text of the device source, text of the binding); {} is the number.
+# (file, name of the constant, another value, problem, text of the device source, text of the binding); {} is the constant.
 NUMBERS = {
     "columns": (columns, "THREADS", 128, softmax((301, 16), "f32", 0), ("kThreads = {},", "({}, 1)"), (", {})",)),
     "split": (split, "THREADS", 256, auto(reducer("sum", "f32", (2, 70001))), ("kThreads = {},", "({}, 1)"), (", {})",)),
@@ -70,7 +70,7 @@ def case(request):
     return NUMBERS[request.param]
 
 
-def test_a_changed_number_reaches_kernel_and_binding(case, monkeypatch):
+def test_a_changed_constant_reaches_the_kernel_and_its_binding(case, monkeypatch):
     file, name, other, problem, device, binding = case
     for value in (getattr(file, name), other):
         monkeypatch.setattr(file, name, value)
@@ -80,7 +80,7 @@ def test_a_changed_number_reaches_kernel_and_binding(case, monkeypatch):
 
 
 @emulator.needed
-def test_results_are_right_with_a_changed_number(case, monkeypatch):
+def test_results_are_right_with_a_changed_constant(case, monkeypatch):
     file, name, other, problem, *_ = case
     monkeypatch.setattr(file, name, other)
     subject, args = emulator.subject(problem), drawn(problem)
@@ -89,12 +89,13 @@ def test_results_are_right_with_a_changed_number(case, monkeypatch):
     assert numerics.check(problem, args, subject.plan.sku, before=before).worst <= 1
 
 
-def test_the_shared_memory_of_columns_follows_their_threads(monkeypatch):
+def test_the_shared_memory_of_columns_depends_on_the_number_of_threads(monkeypatch):
     problem = softmax((302, 16), "f32", 0)
     found = [re.search(r"kShared = (\d+)", rendered(problem).device)[1]]
     monkeypatch.setattr(columns, "THREADS", 128)
     found.append(re.search(r"kShared = (\d+)", rendered(problem).device)[1])
-    assert found == ["576", "160"]  # of 8 bytes, per column: 8 warps and a cluster, 8 columns; 4 and 1, 4 columns
+    # 8-byte entries: 8 columns x (8 warps + 1 cluster entry); 4 columns x (4 warps + 1 cluster entry)
+    assert found == ["576", "160"]
 
 
 DEVICE_COMMENT = re.compile(r"//[^\n]*|{#.*?#}", re.DOTALL)
@@ -102,7 +103,7 @@ PYTHON_COMMENT = re.compile(r"#[^\n]*|\"\"\".*?\"\"\"", re.DOTALL)
 SIZED = re.compile(
     r"k\w*(?:Threads|Warps|Parts|Slots) = \d+\b(?! \*)|(?:Launch|launch_bounds__|shared)\([^;{]*?\b(?!(?:0|1|32)\b)\d+\b"
 )
-# Where such a number means something else.
+# Uses of the same number with another meaning.
 FOLDS = "opfacade/backends/cuda/folds"
 OTHERS = {
     ("kernels/reduction/reducers.cuh", "64"): "bits",
@@ -116,19 +117,20 @@ OTHERS = {
 
 
 def numbers():
-    """The numbers of all strategies that are too large to stand for anything else, mostly."""
+    """The constants of all strategies that are at least 64, and so rarely equal an unrelated number."""
     found = [value for file in FILES for value in vars(file).values() if not isinstance(value, str)]
     flat_ones = [one for value in found for one in (value if isinstance(value, tuple) else (value,))]
     return {str(one) for one in flat_ones if isinstance(one, int) and one >= 64}
 
 
 def copies(text, suffix):
-    """Numbers of strategies in a source, and in device code sizes of launches that do not come from a strategy."""
+    """The constants of strategies that a source contains, and the launch sizes in device code that do not come from
+    a strategy."""
     comment, sized = (PYTHON_COMMENT, ()) if suffix == ".py" else (DEVICE_COMMENT, SIZED.findall(DEVICE_COMMENT.sub("", text)))
     return [*(one for one in re.findall(r"(?<![\w.])\d+(?!\w)", comment.sub("", text)) if one in numbers()), *sized]
 
 
-def test_no_other_source_of_folds_has_a_number_of_a_strategy():
+def test_no_other_source_of_folds_contains_a_constant_of_a_strategy():
     paths = [p for at in ("kernels/reduction", "csrc/reduction") for p in (ROOT / at).rglob("*") if p.is_file()]
     paths += (ROOT / FOLDS).glob("*.py")
     found = {(p.relative_to(ROOT).as_posix(), one) for p in paths for one in copies(p.read_text(), p.suffix)}
@@ -145,11 +147,11 @@ def test_no_other_source_of_folds_has_a_number_of_a_strategy():
         "static constexpr int kMergeWarps = 4;",
     ],
 )
-def test_a_copied_number_is_found(text):
+def test_a_copied_constant_is_found(text):
     assert copies(text, ".cuh")
     assert not copies("// " + text, ".cuh")
 
 
-def test_a_copied_number_is_found_in_python():
+def test_a_copied_constant_is_found_in_python():
     assert copies("_THREADS = 256  # per CTA", ".py") == ["256"]
     assert copies("n // threads  # 256", ".py") == []

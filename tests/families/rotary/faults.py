@@ -1,4 +1,4 @@
-"""Faults planted in rotations: in the kernel, the program, the reference and the tables."""
+"""Faults planted in rotary embeddings: the kernel, the program, the reference and the tables of angles."""
 
 from tests.mutation.mutant import Mutant
 
@@ -12,7 +12,7 @@ FAULTS = (
             f"{op}: positions of sections lie as far apart as there are rows",
             f"csrc/rotary/{op}.cc.jinja",
             (("positions.ndim() > 1 ? positions.stride(0) : 0", "positions.size(positions.ndim() - 1)"),),
-            tests=f"{tests} -k columns_of_a_buffer",
+            tests=f"{tests} -k larger_buffer",
         )
         for op, tests in (("rotary", _TESTS), ("qkv_prepare", _PREPARED))
     ),
@@ -20,7 +20,7 @@ FAULTS = (
         "rotary: the factor of short sequences is that of all",
         _TABLE,
         (("return float(each[length])", 'return float(each["short"])'),),
-        tests=f"{_TABLES} -k factor_of_cosines",
+        tests=f"{_TABLES} -k cosine_factor_per_length",
     ),
     Mutant(
         "rotary_table: angles are products of f32",
@@ -52,6 +52,6 @@ FAULTS = (
             ("slot >= size * p.cache.table.num_pages) return Goes::kDropped;", "false) return Goes::kDropped;"),
             ("static_cast<int>(slot / size)", "static_cast<int>(min(slot / size, int64_t{23}))"),
         ),
-        tests=f"{_PREPARED} -k minus_one",
+        tests=f"{_PREPARED} -k negative_position",
     ),
 )

@@ -93,8 +93,8 @@ def test_the_kernel_keeps_its_bound(form):
 
 
 @pytest.mark.parametrize("run", [pytest.param("emulator", marks=emulator.needed), "reference"])
-def test_positions_of_sections_may_be_columns_of_a_buffer(run):
-    """All sections may share them, as an expanded tensor."""
+def test_positions_of_sections_may_be_a_view_of_a_larger_buffer(run):
+    """All sections may also share one row of positions through an expanded tensor."""
     descriptor = problem(11, **FORMS["sections"])
     subject = emulator.subject(descriptor) if run == "emulator" else OnCpu(descriptor)
     args = inputs.make_args(descriptor, seed=3)
@@ -110,7 +110,7 @@ def test_positions_of_sections_may_be_columns_of_a_buffer(run):
 
 
 def with_new_rows(descriptor, args, k):
-    """The same append by the append op."""
+    """Appends the same rows by the op paged_kv_append."""
     append = PagedKvAppendDescriptor(
         batch_size=descriptor.batch_size, total_num_rows=descriptor.total_num_rows, paged_kv=descriptor.paged_kv,
         page_table=descriptor.page_table, new_dtype=descriptor.dtype, kv_scale=descriptor.kv_scale,
@@ -125,7 +125,7 @@ def with_new_rows(descriptor, args, k):
 @emulator.needed
 @pytest.mark.parametrize("kv", ["bf16", "f8_e4m3"])
 @pytest.mark.parametrize("table", ["csr", "block"])
-def test_without_a_norm_it_is_a_rotation_and_an_append_to_the_bit(table, kv):
+def test_without_a_norm_the_op_equals_rotary_and_append_bitwise(table, kv):
     descriptor = problem(13, norm="none", page_table=table, batch_size=3, kv=kv)
     args = inputs.make_args(descriptor, seed=5)
     args.positions.clamp_(min=0)
@@ -142,10 +142,10 @@ def test_without_a_norm_it_is_a_rotation_and_an_append_to_the_bit(table, kv):
     assert same_bits(args.v_data, apart.v_data)
 
 
-def test_the_norm_is_that_of_torch():
+def test_the_norm_equals_torch():
     descriptor = problem(6, dtype="f32", kv="f32", eps=1e-3)
     args = inputs.make_args(descriptor, seed=6)
-    args.positions.fill_(0)  # no angle
+    args.positions.fill_(0)  # position 0 has angle 0
     OnCpu(descriptor).run(args)
     want = torch.nn.functional.rms_norm(args.q, (64,), args.q_weight, 1e-3)
     torch.testing.assert_close(args.q_out, want)
@@ -186,8 +186,8 @@ def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(form, place):
 
 
 @emulator.needed
-def test_many_rows_have_the_bits_of_few():
-    """More heads per warp; q, k and v as views of one tensor."""
+def test_many_rows_give_the_bits_of_few_rows():
+    """A warp computes several heads; q, k and v are views of one tensor."""
     descriptor = problem(300)
     args = inputs.make_args(descriptor, seed=8)
     args.slots[90:] = -1
@@ -205,22 +205,22 @@ def test_many_rows_have_the_bits_of_few():
 
 
 @pytest.mark.parametrize("on", ["reference", "kernel"])
-def test_slots_of_minus_one_and_negative_positions(on):
+def test_rows_with_a_negative_position_or_slot_are_skipped(on):
     if on == "kernel" and emulator.compiler() is None:
         pytest.skip("no g++ to build kernels for the host with")
     descriptor = problem(6)
     args = inputs.make_args(descriptor, seed=9)
-    args.slots.copy_(torch.tensor([-1, 5, 0, 96, -7, 9]))  # page 96 is past the 24 pages of 4 tokens
+    args.slots.copy_(torch.tensor([-1, 5, 0, 96, -7, 9]))  # slot 96 is past the 24 pages of 4 tokens
     args.positions.copy_(torch.tensor([1, 1, 1, 1, 1, -1]))
     before = copied(args)
     (OnCpu(descriptor) if on == "reference" else emulator.subject(descriptor)).run(args)
     written = (args.k_data.isnan() != before.k_data.isnan()).any(-1).any(1).nonzero().tolist()
-    assert written == [[0, 0], [1, 1]]  # pages and tokens of slots 0 and 5
+    assert written == [[0, 0], [1, 1]]  # (page, token) of slots 0 and 5
     assert args.q_out.isnan().flatten(1).any(1).tolist() == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize("on", ["reference", "kernel"])
-def test_rows_of_no_request_are_left_alone(on):
+def test_rows_that_belong_to_no_request_are_skipped(on):
     if on == "kernel" and emulator.compiler() is None:
         pytest.skip("no g++ to build kernels for the host with")
     descriptor = problem(9, page_table="csr", batch_size=2)
@@ -233,8 +233,8 @@ def test_rows_of_no_request_are_left_alone(on):
 @pytest.mark.parametrize("on", ["reference", "kernel"])
 @pytest.mark.parametrize("count", [5, 0, 9, -1, 10])
 @pytest.mark.parametrize("form", ["counted", "counted_in_place"])
-def test_rows_that_are_not_valid_are_left_alone(form, count, on):
-    """Neither their q nor their tokens are written; with a wrong count, no row is valid."""
+def test_rows_past_num_valid_are_skipped(form, count, on):
+    """The op writes neither their q nor their tokens; if the count is out of range, no row is valid."""
     if on == "kernel" and emulator.compiler() is None:
         pytest.skip("no g++ to build kernels for the host with")
     descriptor = problem(9, **FORMS[form])
@@ -256,7 +256,7 @@ def test_rows_that_are_not_valid_are_left_alone(form, count, on):
         assert same_bits(pool.movedim(1, 2)[stored], made.movedim(1, 2)[stored])
 
 
-def test_odd_values_may_lie_in_rows_that_are_not_valid(monkeypatch):
+def test_values_of_rows_past_num_valid_are_not_validated(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     descriptor = problem(6, num_valid=True)
     args = inputs.make_args(descriptor, seed=13, lengths=DrawnLengths(valid=4))
@@ -270,7 +270,7 @@ def test_odd_values_may_lie_in_rows_that_are_not_valid(monkeypatch):
 
 @pytest.mark.parametrize("level", ["indices", "full"])
 @pytest.mark.parametrize("sections", [None, (8, 12, 12)])
-def test_odd_positions_may_lie_in_rows_that_are_not_valid(monkeypatch, level, sections):
+def test_positions_of_rows_past_num_valid_are_not_validated(monkeypatch, level, sections):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor = problem(6, num_valid=True, sections=sections)
     args = inputs.make_args(descriptor, seed=13, lengths=DrawnLengths(valid=4))
@@ -283,7 +283,7 @@ def test_odd_positions_may_lie_in_rows_that_are_not_valid(monkeypatch, level, se
         Plan.select(descriptor, target=CPU).run(args)
 
 
-def test_validation_reads_slots_and_positions(monkeypatch):
+def test_validation_checks_slots_and_positions(monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
     descriptor = problem(4)
     args = inputs.make_args(descriptor, seed=11)
@@ -307,13 +307,13 @@ def test_validation_reads_slots_and_positions(monkeypatch):
         ({"sections": (1, 2)}, "sections", "whose sum is 32"),
     ],
 )
-def test_what_has_no_meaning_is_refused(fields, argument, word):
+def test_contradictory_fields_are_refused(fields, argument, word):
     with pytest.raises(DescriptorError, match=word) as caught:
         problem(4, **fields)
     assert caught.value.issues[0].argument == argument
 
 
-def test_a_descriptor_travels_and_its_sku_has_no_size():
+def test_a_serialised_descriptor_is_equal_and_its_sku_contains_no_size():
     for example in EXAMPLES:
         assert load_descriptor(example.canonical_json()) == example
     plans = [Plan.select(problem(rows, eps=eps), Preference(backend="cuda"), SM_90A) for rows, eps in ((3, 1e-6), (900, 1e-5))]
@@ -322,8 +322,8 @@ def test_a_descriptor_travels_and_its_sku_has_no_size():
 
 
 @pytest.mark.parametrize("form", [one if at % 4 == 0 else pytest.param(one, marks=HEAVY) for at, one in enumerate(FORMS)])
-def test_it_compiles_without_spills(form):
-    """The build refuses spills, also in the tests on a GPU, which compile every form."""
+def test_each_form_compiles_without_spills(form):
+    """compile() raises if ptxas reports spills; the tests on a GPU compile every form."""
     plan = Plan.select(problem(3, **FORMS[form]), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -331,7 +331,7 @@ def test_it_compiles_without_spills(form):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("form", FORMS)
-def test_it_keeps_its_bound_on_a_gpu(form):
+def test_each_form_keeps_its_bound_on_a_gpu(form):
     for rows in (1, 60):
         descriptor = problem(rows, **FORMS[form])
         plan = Plan.select(descriptor, Preference(backend="cuda"))

@@ -1,4 +1,4 @@
-"""Rotation in torch: against its program, the formula of transformers, refusals and reports."""
+"""The reference of rotary embeddings: its program, the formula of transformers, refusals and reports."""
 
 import math
 
@@ -18,7 +18,7 @@ CPU = Target.cpu()
 
 
 def by_program(descriptor, x, args):
-    """Each head as a map of its program."""
+    """Evaluates the program of each head as a map."""
     table, positions = args.cos_sin_cache, args.positions.view(descriptor.groups, -1).long()
     shapes = {"x": x.shape, "table": table.shape, "positions": positions.shape}
     dtypes = {"x": descriptor.dtype, "table": descriptor.table_dtype, "positions": "i64"}
@@ -32,7 +32,7 @@ def by_program(descriptor, x, args):
     return out
 
 
-def test_one_wrong_element_is_judged_wrong():
+def test_the_error_check_detects_one_wrong_element():
     descriptor = problem(7, in_place=False, **next(iter(FORMS.values())))
     args, plan = inputs.make_args(descriptor, seed=2), RotaryPlan.select(descriptor, target=CPU)
     plan.run(args)
@@ -44,7 +44,7 @@ def test_one_wrong_element_is_judged_wrong():
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("form", FORMS)
-def test_it_has_the_bits_of_its_program(form, in_place, dtype):
+def test_the_reference_has_the_bits_of_its_program(form, in_place, dtype):
     descriptor = problem(7, in_place=in_place, **FORMS[form] | {"dtype": dtype})
     args = inputs.make_args(descriptor, seed=2)
     draw = torch.Generator().manual_seed(3)
@@ -63,8 +63,8 @@ def rotate_half(x):
     return torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], -1)
 
 
-def test_it_is_the_formula_of_transformers_to_the_bit():
-    """q * cos + rotate_half(q) * sin, with angles repeated for both halves."""
+def test_the_reference_has_the_bits_of_the_formula_of_transformers():
+    """The formula is q * cos + rotate_half(q) * sin, with the angles repeated for both halves."""
     q, k, at = torch.randn(9, 4, 64), torch.randn(9, 2, 64), torch.randint(0, 500, (9,))
     angle = torch.arange(500)[:, None] * 10000.0 ** (-torch.arange(32) / 32)
     args = RotaryArgs(q=q.clone(), k=k.clone(), positions=at, cos_sin_cache=torch.cat([angle.cos(), angle.sin()], -1))
@@ -84,7 +84,7 @@ def test_q_and_k_may_be_views_of_one_tensor():
     assert torch.equal(qkv, torch.cat([apart.q, apart.k, v], 1))
 
 
-def test_inverse_turns_back():
+def test_inverse_undoes_the_rotation():
     q = torch.randn(9, 4, 64)
     descriptor = problem(9, num_qo_heads=4, num_kv_heads=0, dtype="f32")
     args = inputs.make_args(descriptor, seed=1)
@@ -110,7 +110,7 @@ def test_rows_with_a_negative_position_are_skipped(in_place, sections):
     assert changed == [True, True, False, True, True, False]
 
 
-def test_a_position_past_the_table_takes_its_last_row():
+def test_a_position_past_the_table_uses_the_last_row_of_the_table():
     descriptor = problem(4)
     args = inputs.make_args(descriptor, seed=5)
     args.positions.copy_(torch.tensor([49, 50, 2**40, 0]))
@@ -121,7 +121,7 @@ def test_a_position_past_the_table_takes_its_last_row():
     assert not torch.equal(args.q[3], args.q[0])
 
 
-def test_a_table_without_positions_rotates_nothing():
+def test_an_empty_table_leaves_q_unchanged():
     args = inputs.make_args(problem(4), seed=5)
     args = RotaryArgs(q=args.q, k=args.k, positions=args.positions, cos_sin_cache=args.cos_sin_cache[:0])
     before = args.q.clone()
@@ -130,7 +130,7 @@ def test_a_table_without_positions_rotates_nothing():
 
 
 @pytest.mark.parametrize("level", ["indices", "full"])
-def test_validation_compares_positions_with_the_table(monkeypatch, level):
+def test_validation_checks_positions_against_the_table(monkeypatch, level):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     descriptor = problem(5)
     args = inputs.make_args(descriptor, seed=6)
@@ -150,7 +150,7 @@ def test_validation_compares_positions_with_the_table(monkeypatch, level):
 
 
 @pytest.mark.parametrize("count", [0, 3, 5, -1, 6])
-def test_rows_that_are_not_valid_stay(count):
+def test_rows_past_num_valid_are_not_written(count):
     descriptor = problem(5, num_valid=True)
     args = inputs.make_args(descriptor, seed=7)
     args.positions.fill_(9)
@@ -162,7 +162,7 @@ def test_rows_that_are_not_valid_stay(count):
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if example.op == "rotary"], ids=str)
-def test_a_descriptor_travels_and_the_examples_are_right(example):
+def test_each_example_survives_serialisation_and_keeps_its_bound(example):
     assert load_descriptor(example.canonical_json()) == example
     plan = RotaryPlan.select(example, target=CPU)
     for seed in range(3):
@@ -172,8 +172,8 @@ def test_a_descriptor_travels_and_the_examples_are_right(example):
         assert numerics.check(example, args, plan.sku, before=before).worst == 0
 
 
-def test_interleaved_sections_are_those_of_qwen3_vl():
-    """A plain loop over slices, as in the model's own code."""
+def test_interleaved_sections_equal_those_of_qwen3_vl():
+    """The expected sections come from a loop over slices, as in the code of the model."""
     descriptor = problem(1, head_dim=128, rotary_dim=128, sections=(24, 20, 20), section_order="interleaved")
     want = [0] * 64
     for group, first in ((1, 1), (2, 2)):
@@ -198,13 +198,13 @@ def test_interleaved_sections_are_those_of_qwen3_vl():
         ({"num_kv_heads": -1}, "num_kv_heads", "greater than or equal to 0"),
     ],
 )
-def test_what_has_no_meaning_is_refused(fields, argument, word):
+def test_contradictory_fields_are_refused(fields, argument, word):
     with pytest.raises(DescriptorError, match=word) as caught:
         problem(4, **fields)
     assert caught.value.issues[0].argument == argument
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_operands_of_a_wrong_shape_are_refused():
     descriptor = problem(4)
     args = inputs.make_args(descriptor, seed=8)
     plan = RotaryPlan.select(descriptor, target=CPU)

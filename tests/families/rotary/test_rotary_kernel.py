@@ -1,4 +1,4 @@
-"""The rotation kernel: the bits of the reference in every form, with any strides, in any batch."""
+"""The rotary kernel has the bits of the reference in every form, with any strides and in any batch."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ CPU = Target.cpu()
 
 
 def drawn(descriptor, seed, device="cpu"):
-    """A call with values of all sizes, some skipped rows and one past the table."""
+    """A call with values of many magnitudes, some skipped rows, and a position past the table."""
     args = inputs.make_args(descriptor, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     args.positions[..., 0] = 2**31 - 1
@@ -50,14 +50,14 @@ def test_it_has_the_bits_of_the_reference(form, in_place, dtype):
 
 
 def of_buffer(positions, room=5):
-    """The same as the first columns of a buffer for more rows, whose rest holds other positions."""
+    """The positions as the first columns of a wider buffer, whose other columns are -1."""
     wide = torch.full((positions.shape[0], positions.shape[1] + room), -1, dtype=positions.dtype)
     return wide[:, : positions.shape[1]].copy_(positions)
 
 
 @pytest.mark.parametrize("run", [pytest.param("emulator", marks=emulator.needed), "reference"])
 @pytest.mark.parametrize("form", ["sections", "sections_neighbours"])
-def test_positions_of_sections_may_be_columns_of_a_buffer(form, run):
+def test_positions_of_sections_may_be_a_view_of_a_larger_buffer(form, run):
     descriptor = problem(9, **FORMS[form])
     plan = emulator.subject(descriptor) if run == "emulator" else Plan.select(descriptor, target=CPU)
     args = drawn(descriptor, 5)
@@ -81,7 +81,7 @@ def parts_of_rows(args, shift):
 @emulator.needed
 @pytest.mark.parametrize("form", ["half", "neighbours", "partial", "offset", "sections"])
 def test_strides_and_batches_do_not_matter(form):
-    descriptor = problem(300, **FORMS[form])  # enough rows for many heads per warp
+    descriptor = problem(300, **FORMS[form])  # enough rows for several heads per warp
     subject, args = emulator.subject(descriptor), drawn(descriptor, 4)
     wanted = copied(args)
     subject.run(wanted)
@@ -105,7 +105,7 @@ def test_strides_and_batches_do_not_matter(form):
 
 
 @emulator.needed
-def test_heads_that_are_apart_and_turned_axes():
+def test_heads_with_gaps_and_transposed_axes_give_the_same_bits():
     descriptor = problem(6, num_qo_heads=4, num_kv_heads=1)
     args = drawn(descriptor, 5)
     wanted = copied(args)
@@ -119,7 +119,7 @@ def test_heads_that_are_apart_and_turned_axes():
 @emulator.needed
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("count", [0, 4, 9, -1, 10])
-def test_rows_past_the_valid_ones_are_not_written(in_place, count):
+def test_rows_past_num_valid_are_not_written(in_place, count):
     descriptor = problem(9, num_valid=True, in_place=in_place)
     args = inputs.make_args(descriptor, seed=6)
     args.positions.fill_(7)
@@ -135,7 +135,7 @@ def test_rows_past_the_valid_ones_are_not_written(in_place, count):
 @emulator.needed
 @pytest.mark.parametrize("sections", [None, (8, 12, 12)])
 def test_no_position_reads_outside_the_table(sections):
-    """A table of one row in separate memory: the memory around it is NaN, and the emulator checks reads."""
+    """The table has one row; the memory around it is NaN, and the emulator checks reads."""
     descriptor = problem(5, sections=sections, dtype="f32")
     args = drawn(descriptor, 7)
     wide = torch.full((3, 64), float("nan"))
@@ -153,8 +153,8 @@ def test_no_position_reads_outside_the_table(sections):
 
 
 @emulator.needed
-def test_rows_of_more_than_two_gigabytes_apart():
-    """Offsets are 64-bit: rows are in a sparse memory mapping."""
+def test_row_strides_of_more_than_2_31_elements():
+    """Offsets have 64 bits; the rows are in a sparse memory mapping."""
     descriptor = problem(3, num_qo_heads=1, num_kv_heads=0, dtype="bf16")
     storage = torch.UntypedStorage(2**33 + 96)
     far = torch.empty(0, dtype=torch.bfloat16).set_(storage, 0, (3, 1, 64), (2**31 - 8, 64, 1))
@@ -166,7 +166,7 @@ def test_rows_of_more_than_two_gigabytes_apart():
     assert not bool(differs(far.contiguous(), wanted.q).any())
 
 
-def test_the_sku_has_no_size():
+def test_the_sku_contains_no_size():
     plans = [
         Plan.select(problem(rows, num_qo_heads=heads), Preference(backend="cuda"), SM_90A) for rows, heads in ((3, 1), (9, 32))
     ]
@@ -175,12 +175,12 @@ def test_the_sku_has_no_size():
     promise = plans[0].sku.precision_guarantee
     assert (promise.error_model.id, promise.batch_invariant) == ("exact", "composition")
     kinds = {Plan.select(problem(3, **form), Preference(backend="cuda"), SM_90A).sku.id for form in FORMS.values()}
-    assert len(kinds) == len(FORMS) - 1  # only "many" has other sizes
+    assert len(kinds) == len(FORMS) - 1  # only the form "many" differs just in sizes
 
 
 @pytest.mark.parametrize("form", [one if at % 4 == 0 else pytest.param(one, marks=HEAVY) for at, one in enumerate(FORMS)])
-def test_it_compiles_without_spills(form):
-    """The build refuses spills, also in the tests on a GPU, which compile every form."""
+def test_each_form_compiles_without_spills(form):
+    """compile() raises if ptxas reports spills; the tests on a GPU compile every form."""
     plan = Plan.select(problem(3, **FORMS[form]), Preference(backend="cuda"), SM_90A)
     plan.compile()
     assert plan.cache_state == "shared"
@@ -190,7 +190,7 @@ def test_it_compiles_without_spills(form):
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("form", FORMS)
-def test_it_has_the_bits_of_the_reference_on_a_gpu(form, in_place, dtype):
+def test_the_kernel_has_the_bits_of_the_reference_on_a_gpu(form, in_place, dtype):
     for rows in (1, 500):
         descriptor = problem(rows, in_place=in_place, **FORMS[form] | {"dtype": dtype})
         args = drawn(descriptor, 3, "cuda")
@@ -201,7 +201,7 @@ def test_it_has_the_bits_of_the_reference_on_a_gpu(form, in_place, dtype):
 
 
 @pytest.mark.gpu
-def test_a_position_past_the_table_is_reported_on_the_device(monkeypatch):
+def test_a_position_past_the_table_is_reported_by_the_device(monkeypatch):
     from opfacade.errors import IndexDataError
 
     monkeypatch.setenv("OPFACADE_VALIDATE", "indices")
@@ -211,14 +211,14 @@ def test_a_position_past_the_table_is_reported_on_the_device(monkeypatch):
     before = args.q.clone()
     plan.run(args)
     torch.cuda.synchronize()
-    assert same_bits(args.q[0], before[0])  # the operator received -1 instead
+    assert same_bits(args.q[0], before[0])  # the kernel received position -1 instead
     with pytest.raises(
         IndexDataError, match=r"positions\[0\] expected a value at least -1 and below the size of axis 0 of cos_sin_cache"
     ):
         plan.run(args)
 
 
-def test_examples_have_a_kernel_and_keep_their_bits():
+def test_each_example_has_a_kernel_with_the_bits_of_the_reference():
     for example in EXAMPLES:
         subject = emulator.subject(example)
         args = inputs.make_args(example, seed=1)

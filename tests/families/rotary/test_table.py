@@ -1,4 +1,4 @@
-"""Tables of angles against transformers' frequencies: stored ones, and those of the installed release."""
+"""Tables of angles against the frequencies of transformers: stored ones and those of the installed release."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def made(row, positions, **more):
 
 
 def frequencies(row):
-    """The frequencies of our table: its angles at position 1, which are less than half a turn."""
+    """(frequencies, lengths) of the table, from its row for position 1, where each angle is less than half a turn."""
     half = row["rotary_dim"] // 2
     table = made(row, 2).double()
     size = torch.hypot(table[1, :half], table[1, half:])
@@ -28,15 +28,15 @@ def frequencies(row):
 
 
 @pytest.mark.parametrize("row", STORED, ids=IDS)
-def test_frequencies_and_factors_are_those_of_transformers(row):
-    """Equal within the error of f32 steps."""
+def test_frequencies_and_factors_equal_those_of_transformers(row):
+    """The tolerance covers the rounding errors of f32 steps."""
     got, size = frequencies(row)
     torch.testing.assert_close(got, torch.tensor(row["frequencies"], dtype=torch.float64), rtol=3e-6, atol=1e-9)
     torch.testing.assert_close(size, torch.full_like(size, row["attention_factor"]), rtol=2e-7, atol=0)
     assert made(row, 2)[0].tolist() == pytest.approx([row["attention_factor"]] * len(got) + [0.0] * len(got), rel=1e-7)
 
 
-def test_they_differ_from_each_other_and_a_short_sequence_is_not_stretched():
+def test_the_kinds_differ_and_ntk_does_not_scale_a_short_sequence():
     found = {tuple(frequencies(row)[0].tolist()) for row in STORED}
     assert len(found) == len(STORED)
     plain = rotary_table(rotary_dim=128, max_positions=3)
@@ -45,7 +45,7 @@ def test_they_differ_from_each_other_and_a_short_sequence_is_not_stretched():
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_cosines_of_far_positions_are_right_to_the_last_digit(dtype):
+def test_cosines_of_far_positions_are_correctly_rounded(dtype):
     table = rotary_table(rotary_dim=8, max_positions=200_001, base=10000.0, dtype=dtype)
     with mpmath.workdps(40):
         for position in (0, 1, 777, 131_071, 200_000):
@@ -59,7 +59,7 @@ def test_cosines_of_far_positions_are_right_to_the_last_digit(dtype):
 
 
 @pytest.mark.parametrize(("length", "factor", "each"), [(16, 1.25, [1.0, 2.0]), (17, 1.5, [4.0, 8.0])])
-def test_a_model_may_have_a_factor_of_cosines_for_each_length(length, factor, each):
+def test_longrope_may_have_a_cosine_factor_per_length(length, factor, each):
     """As in PhiMoE: the long factors apply beyond the training positions, without a ratio of lengths."""
     scales = {"short_mscale": 1.25, "long_mscale": 1.5, "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]}
     table = rotary_table("longrope", rotary_dim=4, max_positions=length, original_max_position_embeddings=16, **scales)
@@ -70,7 +70,7 @@ def test_a_model_may_have_a_factor_of_cosines_for_each_length(length, factor, ea
 
 @pytest.mark.transformers
 @pytest.mark.parametrize("length", [12, 40])
-def test_factors_of_cosines_are_those_of_phimoe(length):
+def test_cosine_factors_equal_those_of_phimoe(length):
     from transformers.models.phimoe.configuration_phimoe import PhimoeConfig
     from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
 
@@ -88,13 +88,13 @@ def test_factors_of_cosines_are_those_of_phimoe(length):
     table = rotary_table("longrope", rotary_dim=8, max_positions=length, original_max_position_embeddings=16, **scales)
     wanted = torch.cat([cos[0, :, :4], sin[0, :, :4]], -1)
     torch.testing.assert_close(torch.hypot(*table.chunk(2, -1)), torch.hypot(*wanted.chunk(2, -1)), rtol=3e-7, atol=0)
-    if length <= 16:  # this release of the model uses the frequencies of short sequences for long ones too
+    if length <= 16:  # this release of the model uses the frequencies of short sequences for long sequences too
         torch.testing.assert_close(table, wanted, rtol=3e-6, atol=3e-6)
 
 
 @pytest.mark.transformers
 @pytest.mark.parametrize("row", STORED, ids=IDS)
-def test_they_are_those_of_the_release_that_is_here(row):
+def test_frequencies_equal_those_of_the_installed_transformers(row):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -128,7 +128,7 @@ def test_they_are_those_of_the_release_that_is_here(row):
         ("default", {"max_positions": -1}, "max_positions", "0 or more"),
     ],
 )
-def test_what_a_kind_lacks_is_named(kind, fields, argument, word):
+def test_a_missing_or_unknown_parameter_is_named(kind, fields, argument, word):
     with pytest.raises(ArgumentError, match=word) as caught:
         rotary_table(kind, **{"rotary_dim": 8, "max_positions": 4} | fields)
     assert caught.value.code == "OPF-A047"

@@ -26,12 +26,12 @@ def test_sizes(name, value):
 
 @pytest.mark.parametrize("value", [*WRONG, 0, -2.0], ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("name", ["base", "factor"])
-def test_numbers(name, value):
+def test_parameters_that_are_not_numbers_are_refused(name, value):
     with pytest.raises(ArgumentError, match=f"{name} expected a"):
         table(**{name: value})
 
 
-def test_a_base_cannot_grow_for_one_pair():
+def test_ntk_is_refused_for_a_single_pair():
     with pytest.raises(ArgumentError, match="rotary_dim expected 4 or more with kind ntk, got 2"):
         table("ntk", rotary_dim=2, max_position_embeddings=16)
 
@@ -49,7 +49,7 @@ KNOWN = {"original_max_position_embeddings": 16}
         ("longrope", {"original_max_position_embeddings": 1, "seq_len": 1, "short_factor": [1.0] * 4}, "expected 2 or more"),
     ],
 )
-def test_numbers_that_a_formula_divides_by(kind, fields, message):
+def test_parameters_by_which_a_formula_divides_must_not_be_zero(kind, fields, message):
     with pytest.raises(ArgumentError, match=message):
         table(kind, **fields)
 
@@ -101,15 +101,15 @@ TRAINED = {"original_max_position_embeddings": 4096}
         (["linear"], {}, "kind", "one of default"),
     ],
 )
-def test_no_table_has_other_numbers_than_finite_ones(kind, fields, argument, word):
+def test_parameters_that_give_infinite_or_nan_entries_are_refused(kind, fields, argument, word):
     with pytest.raises(ArgumentError, match=word) as caught:
         table(kind, **fields)
     assert caught.value.code == "OPF-A047"
     assert caught.value.issues[0].argument == argument
 
 
-def test_rows_without_memory_are_refused(monkeypatch):
-    """The message of torch's allocator; no test exhausts the host's memory."""
+def test_a_table_that_exceeds_the_memory_is_refused(monkeypatch):
+    """The test raises the message of torch's allocator, so that it does not exhaust the memory of the host."""
 
     def full(*_args, **_options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
@@ -119,14 +119,14 @@ def test_rows_without_memory_are_refused(monkeypatch):
         table()
 
 
-def test_none_is_a_parameter_that_is_not_given():
+def test_none_is_treated_as_a_missing_parameter():
     given = TRAINED | {"beta_fast": None, "mscale": None, "short_factor": None}
     assert torch.equal(table("yarn", **given), table("yarn", **TRAINED))
 
 
-def test_a_fraction_is_a_number():
+def test_a_fraction_is_accepted_as_a_number():
     assert torch.equal(table(factor=Fraction(5, 2)), table(factor=2.5))
 
 
-def test_numbers_of_numpy():
+def test_numpy_numbers_are_accepted():
     assert torch.equal(table(rotary_dim=np.int64(8), max_positions=np.int32(4), factor=np.float32(2.0)), table())

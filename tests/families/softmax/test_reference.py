@@ -1,4 +1,4 @@
-"""Softmax against its formula, its edges and refusals."""
+"""The reference of softmax against its formula, edge cases and refusals."""
 
 import math
 
@@ -29,7 +29,7 @@ def problem(request):
 
 
 def formula(d, x, mask):
-    """In long doubles."""
+    """The softmax in long doubles."""
     y = x.double().numpy().astype(np.longdouble) / np.longdouble(
         d.temperature if d.dtype == "f64" else np.float32(d.temperature)
     )
@@ -42,7 +42,7 @@ def formula(d, x, mask):
     return np.where(np.isnan(found), -np.inf if d.log else 0, found) if d.safe else found
 
 
-def test_it_is_the_formula(problem):
+def test_the_reference_equals_the_formula(problem):
     args = inputs.make_args(problem, seed=3)
     SoftmaxPlan.select(problem).run(args)
     rows = None if args.num_valid is None else int(args.num_valid[0])
@@ -106,7 +106,7 @@ def test_edges():
         ({"shape": ()}, "shape", "at least 1 item"),
     ],
 )
-def test_fields_that_have_no_meaning_are_refused(fields, path, word):
+def test_contradictory_fields_are_refused(fields, path, word):
     with pytest.raises(DescriptorError) as caught:
         SoftmaxDescriptor(**({"shape": (3, 4), "dtype": "f32"} | fields))
     assert caught.value.issues[0].argument == path
@@ -114,17 +114,17 @@ def test_fields_that_have_no_meaning_are_refused(fields, path, word):
 
 
 @pytest.mark.parametrize(("dtype", "least"), [("f32", 2.0**-126), ("f64", 1e-200)])
-def test_the_least_temperature_gives_numbers(dtype, least):
+def test_the_smallest_temperature_gives_finite_results(dtype, least):
     d = SoftmaxDescriptor(shape=(1, 2), dtype=dtype, temperature=least)
     x, out = torch.tensor([[3 * least, 2 * least]], dtype=torch.float64).to(DTYPES[dtype]), torch.empty(1, 2).to(DTYPES[dtype])
     SoftmaxPlan.select(d).run(SoftmaxArgs(x=x, out=out))
     assert out[0].tolist() == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
 
 
-def test_an_axis_of_no_elements_has_sums_of_nothing():
+def test_an_axis_without_elements_is_accepted():
     out = torch.empty(3, 0)
     SoftmaxPlan.select(SoftmaxDescriptor(shape=(3, 0), dtype="f32")).run(SoftmaxArgs(x=torch.empty(3, 0), out=out))
 
 
-def test_the_named_plan():
+def test_softmax_plan_is_a_plan():
     assert issubclass(SoftmaxPlan, Plan)

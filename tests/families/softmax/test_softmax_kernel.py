@@ -1,4 +1,4 @@
-"""Softmax on the fold kernels."""
+"""Softmax on the fold kernels keeps its error bound."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ def checked(subject, args):
 
 @emulator.needed
 @pytest.mark.parametrize("name", FORMS)
-def test_it_keeps_its_bound_and_strides_do_not_matter(name):
+def test_each_form_keeps_its_bound_and_its_bits_for_any_strides(name):
     problem = FORMS[name]
     subject, args = emulator.subject(problem), inputs.make_args(problem, 3)
     names = [one for one in operands_of(problem) if one != "num_valid"]
@@ -35,7 +35,7 @@ def test_it_keeps_its_bound_and_strides_do_not_matter(name):
 
 
 @emulator.needed
-def test_a_mask_of_all_rows_and_rows_that_see_nothing():
+def test_an_expanded_mask_and_rows_that_the_mask_hides_completely():
     problem = SoftmaxDescriptor(shape=(4, 300), dtype="bf16", mask=True, safe=True)
     args = inputs.make_args(problem, 1)
     mask = (torch.arange(300) % 3 == 0).expand(4, 300)
@@ -48,8 +48,9 @@ def test_a_mask_of_all_rows_and_rows_that_see_nothing():
 @emulator.needed
 @pytest.mark.parametrize("level", [1e6, -1e6, 2.0**24, 1e30])
 @pytest.mark.parametrize(("shape", "axis"), [((2, 7), 1), ((7, 3), 0)])
-def test_a_log_softmax_of_a_high_row_subtracts_the_maximum_first(shape, axis, level):
-    """Seven equal scores have the share 1/7 at any level; max + log(7) would lose this to f32 rounding."""
+def test_log_softmax_of_large_scores_subtracts_the_maximum_first(shape, axis, level):
+    """Each of seven equal scores has the log probability -log(7) at any level; max + log(7) would lose this to the rounding of
+    f32."""
     problem, out = SoftmaxDescriptor(shape=shape, axis=axis, dtype="f32", log=True), torch.full(shape, math.nan)
     emulator.subject(problem).run(SoftmaxArgs(x=torch.full(shape, level), out=out))
     assert (out + math.log(7)).abs().max() < 5e-7
@@ -58,7 +59,7 @@ def test_a_log_softmax_of_a_high_row_subtracts_the_maximum_first(shape, axis, le
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [100, 1000, 4096, 32768, 50257, 131072, 262144])
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_it_keeps_its_bound_on_a_gpu(width, dtype):
+def test_wide_rows_keep_the_bound_on_a_gpu(width, dtype):
     problem = SoftmaxDescriptor(shape=(5, width), dtype=dtype)
     args = inputs.make_args(problem, 3, "cuda")
     plan = Plan.select(problem, Preference(backend="cuda"))

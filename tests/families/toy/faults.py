@@ -1,4 +1,4 @@
-"""Faults planted in the toy, in its reference and in its kernel."""
+"""Faults planted in the reference and in the kernel of the toy family."""
 
 from tests.mutation.mutant import Mutant
 

@@ -1,13 +1,13 @@
-"""Layouts of checkpoints, each written from codes by plain loops as its library documents it."""
+"""Layouts of checkpoints, built from codes by plain loops as each library documents them."""
 
 import torch
 
-AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # the column of each code of a word
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # the column of each code in a 32-bit word
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 
 def i32(words):
-    """Words as numbers with a sign."""
+    """32-bit words as signed numbers."""
     raw = torch.tensor(words, dtype=torch.int64)
     return (raw - 2**32 * (raw >= 2**31)).to(torch.int32)
 
@@ -17,13 +17,13 @@ def word(codes):
 
 
 def gptq(codes):
-    """qweight [k / 8, n] of codes [n, k]: a word has eight elements of k of a column."""
+    """qweight [k / 8, n] from codes [n, k]: a word packs eight consecutive elements along k of one column."""
     n, k = codes.shape
     return i32([[word(codes[c, 8 * r : 8 * r + 8]) for c in range(n)] for r in range(k // 8)])
 
 
 def gptq_zeros(zeros):
-    """qzeros [groups, n / 8] of zeros [n, groups]: a word has eight columns of a group, each minus 1."""
+    """qzeros [groups, n / 8] from zeros [n, groups]: a word packs eight columns of one group, each minus 1."""
     n, many = zeros.shape
     return i32(
         [[word([(z - 1) % 16 for z in zeros[8 * c : 8 * c + 8, g].tolist()]) for c in range(n // 8)] for g in range(many)]
@@ -31,27 +31,26 @@ def gptq_zeros(zeros):
 
 
 def awq(codes):
-    """qweight [k, n / 8]: a word has eight columns of an element, the even ones first; qzeros has groups
-    instead of elements.
-    """
+    """qweight [k, n / 8]: a word packs eight columns of one element along k, the even columns first. qzeros has the same
+    layout, with groups instead of elements."""
     n, k = codes.shape
     return i32([[word([codes[8 * c + i, j] for i in AWQ]) for c in range(n // 8)] for j in range(k)])
 
 
 def compressed(codes):
-    """weight_packed [n, k / 8] of codes plus 8."""
+    """weight_packed [n, k / 8] from codes plus 8."""
     n, k = codes.shape
     return i32([[word(codes[r, 8 * c : 8 * c + 8]) for c in range(k // 8)] for r in range(n)])
 
 
 def compressed_zeros(zeros):
-    """weight_zero_point [n / 8, groups]."""
+    """weight_zero_point [n / 8, groups] from zero points."""
     n, many = zeros.shape
     return i32([[word(zeros[8 * r : 8 * r + 8, g]) for g in range(many)] for r in range(n // 8)])
 
 
 def hqq(codes, group):
-    """W_q: the rows of groups; row r in the upper half of the byte, row r + half in the lower."""
+    """W_q has one row per group: row r is in the upper half of the byte, row r + half in the lower half."""
     rows = codes.reshape(-1, group)
     half = len(rows) // 2
     return torch.tensor([[16 * int(rows[r, j]) + int(rows[half + r, j]) for j in range(group)] for r in range(half)]).to(
@@ -60,7 +59,7 @@ def hqq(codes, group):
 
 
 def pairs(codes):
-    """[n, k / 2], the lower element in the lower bits."""
+    """Codes packed to [n, k / 2], with the first of two elements in the lower bits."""
     n, k = codes.shape
     return torch.tensor([[word(codes[r, 2 * j : 2 * j + 2]) for j in range(k // 2)] for r in range(n)]).to(torch.uint8)
 

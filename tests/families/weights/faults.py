@@ -1,4 +1,4 @@
-"""Planted faults in conversions of weights: wrong orders of codes, zero points, scales of the wrong group, and refusals."""
+"""Faults planted in conversions of weights: wrong orders of codes, zero points, scales of a wrong group, and refusals."""
 
 from tests.mutation.mutant import cpu
 
@@ -27,6 +27,6 @@ FAULTS = (
     fault("the reference has the order of AWQ reversed", REFERENCE, "[0, 4, 1, 5, 2, 6, 3, 7]", "[0, 2, 4, 6, 1, 3, 5, 7]"),
     fault("all experts are unpacked at once", REFERENCE, "for one in range(d.batch):",
           "held = [_codes(w) for w in args.stored_weight]\n    for one in range(d.batch):", f"{TESTS} -k memory_of_one"),
-    fault("a slice of a checkpoint is taken", PLACES, "if weight.group_offset:", "if False:", f"{TESTS} -k has_not"),
+    fault("a slice of a checkpoint is taken", PLACES, "if weight.group_offset:", "if False:", f"{TESTS} -k does_not_support"),
     fault("a scale of 0 passes", "plans/_weights/weight.py", "found[0] | (whole == 0)", "found[0]", f"{TESTS} -k lose_bits"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Conversions of weights: layouts written by hand from codes, on the reference and on an emulated device."""
+"""Conversions of weights against layouts that plain loops build from codes, on the reference and on an emulated device."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def drawn(seed=0, many=4):
 
 
 def signed(codes):
-    """Two's complement of codes plus 8."""
+    """The codes plus 8 as 4-bit two's complement."""
     return (codes - 8) % 16
 
 
@@ -49,7 +49,7 @@ BYTES = ZEROS.to(torch.uint8)
 
 
 def case(source, weight, stored, ours=CODES, **tables):
-    """tables: of a checkpoint and of ours, by their operands."""
+    """A case. `tables` contains the scales and zero points of the checkpoint and of the library, by operand name."""
     return source, weight, {"stored_weight": stored, "weight": by_hand.pairs(ours), **tables}
 
 
@@ -107,7 +107,7 @@ def problem(kind, name, **more):
 
 
 def emptied(d, tensors):
-    """Copies of the tensors; written tensors hold other bits."""
+    """Copies of the tensors; tensors that the op writes are filled with other bits."""
     written = [name for name, spec in d.operands().items() if spec.written]
     return replace(
         PackWeightsArgs(**{name: tensor.clone() for name, tensor in tensors.items()}),
@@ -123,7 +123,7 @@ def same(left, right):
 @pytest.mark.parametrize("kind", [PackWeightsDescriptor, UnpackWeightsDescriptor])
 @pytest.mark.parametrize("name", CASES)
 def test_codes_lie_where_the_library_has_them(name, kind, device):
-    """Packing converts the checkpoint's tensors to ours, and unpacking converts ours to the checkpoint's, bit for bit."""
+    """Packing converts the checkpoint's tensors to the library's, and unpacking converts them back, bit for bit."""
     d, tensors = problem(kind, name), CASES[name][2]
     assert set(d.operands()) == set(tensors)
     args = emptied(d, tensors)
@@ -133,7 +133,7 @@ def test_codes_lie_where_the_library_has_them(name, kind, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("d", EXAMPLES, ids=lambda d: f"{d.op}-{d.source}-{d.digest()[:4]}")
-def test_batches_and_other_sizes_are_followed_code_by_code(d, device):
+def test_batches_and_other_sizes_are_converted_exactly(d, device):
     args = inputs.make_args(d, seed=2)
     subject = emulator.subject(d)
     plan = subject.plan if device == "cuda" else Plan.select(d, Preference(backend="reference"), Target.cpu())
@@ -143,8 +143,8 @@ def test_batches_and_other_sizes_are_followed_code_by_code(d, device):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_any_codes_come_back_bit_for_bit(name):
-    """Also stored zero points of 15 under gptq, scales of NaN, and words of any sign."""
+def test_unpacking_restores_the_packed_codes_bit_for_bit(name):
+    """The tensors include zero points of 15 for gptq, scales of NaN, and negative words."""
     packs, unpacks = (problem(kind, name) for kind in (PackWeightsDescriptor, UnpackWeightsDescriptor))
     args = inputs.make_args(packs, seed=7)
     kept = {name: t.clone() for name in packs.operands() if name.startswith("stored") for t in [getattr(args, name)]}
@@ -156,7 +156,7 @@ def test_any_codes_come_back_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_tensors_of_any_strides_are_read_and_written(device):
+def test_tensors_with_any_strides_are_read_and_written(device):
     """Gate and up are packed into alternate columns of one weight, and scales into a table with groups first; other bytes are
     unchanged.
     """
@@ -190,8 +190,8 @@ def spread(table):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_a_product_of_the_packed_weight_has_the_numbers_of_the_library(name):
-    """The columns of a unit matrix times the weight, against the library's formula for the codes of the layout."""
+def test_a_product_with_the_packed_weight_uses_the_numbers_of_the_library(name):
+    """The test multiplies a unit matrix by the weight and compares with the library's formula for the codes."""
     d, tensors = problem(PackWeightsDescriptor, name), CASES[name][2]
     args = emptied(d, tensors)
     run("reference", d, args)
@@ -227,7 +227,7 @@ def test_a_slice_of_a_packed_weight_is_a_view():
     assert torch.equal(out.T, ((codes[:, first:] - zeros[:, of]) * scale.double()[:, of]).float())
 
 
-def test_repacking_writes_the_same_addresses_and_keeps_nothing_of_the_old_weight():
+def test_repacking_writes_the_same_addresses_and_replaces_the_old_weight():
     d = problem(PackWeightsDescriptor, "awq")
     plan = Plan.select(d, Preference(backend="reference"), Target.cpu())
     args = emptied(d, CASES["awq"][2])
@@ -242,7 +242,7 @@ def test_repacking_writes_the_same_addresses_and_keeps_nothing_of_the_old_weight
 
 
 @pytest.mark.parametrize("source", ["awq", "tinygemm", "hqq"])
-def test_experts_need_the_memory_of_one_of_them(source):
+def test_packing_several_experts_needs_the_memory_of_one(source):
     """At most two bytes per element are allocated outside of the given tensors at a time, as for one expert of 16 bits."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -277,14 +277,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_a_source_has_not_is_refused(case):
+def test_fields_that_a_source_does_not_support_are_refused(case):
     source, weight, fields, words = REFUSED[case]
     with pytest.raises(DescriptorError, match=words):
         PackWeightsDescriptor(**{"source": source, "n": 16, "k": 64, "weight_format": Weight(**weight), **fields})
 
 
 @pytest.mark.parametrize("level", ["indices", "full"])
-def test_a_group_out_of_range_is_refused_before_anything_is_written(level, monkeypatch):
+def test_a_group_index_out_of_range_is_refused_before_anything_is_written(level, monkeypatch):
     monkeypatch.setenv("OPFACADE_VALIDATE", level)
     forget_selections()
     name = "gptq with activation order"
@@ -305,8 +305,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_full_validation_refuses_scales_of_0_and_zero_points_that_lose_bits(case, monkeypatch):
-    """The tensors that are written hold any bits before."""
+def test_validation_level_full_refuses_zero_scales_and_zero_points_that_lose_bits(case, monkeypatch):
+    """The tensors that the op writes may have any content before the call."""
     kind, name, words = WRONG[case]
     monkeypatch.setenv("OPFACADE_VALIDATE", "full")
     forget_selections()
@@ -319,8 +319,8 @@ def test_full_validation_refuses_scales_of_0_and_zero_points_that_lose_bits(case
         run("reference", d, replace(args, **{name: wrong}))
 
 
-def test_a_plan_of_plans_without_a_workspace_gets_none():
-    """Like `run` on a GPU, where nothing is allocated for 0 bytes."""
+def test_a_composed_plan_without_a_workspace_runs():
+    """`run` on a GPU also passes no workspace if the size is 0 bytes."""
     d, target = problem(PackWeightsDescriptor, "awq"), Target.cpu()
     maps = composed(PackWeightsDescriptor, "reference", lambda d: (), lambda d: ())
     args = emptied(d, CASES["awq"][2])

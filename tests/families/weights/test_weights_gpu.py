@@ -1,4 +1,4 @@
-"""GPU tests of conversions of weights."""
+"""GPU tests of weight conversions."""
 
 import pytest
 import torch

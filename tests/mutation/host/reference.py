@@ -18,7 +18,7 @@ FAULTS = (
         "core/operands.py",
         "count if 0 <= count <= rows else 0",
         "min(max(0, count), rows)",
-        "tests/families/test_harness.py -k wrong_count",
+        "tests/families/test_harness.py -k count_is_out_of_range",
     ),
     host(
         "reference: a later block of rows has the mask of the first",

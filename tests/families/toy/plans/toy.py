@@ -1,4 +1,4 @@
-"""A family only for tests: a dense op that overwrites an operand, and one with every other feature of operands."""
+"""A family used only in tests: a dense op that overwrites an operand, and an op with every other feature of operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ScaleArgs(Args):
 
 
 class ScaleDescriptor(Descriptor[ScaleArgs]):
-    """x [rows, width] becomes factor * gain * x in place; peak [rows] is the largest magnitude of each new row."""
+    """x [rows, width] becomes factor * gain * x in place; peak [rows] is the largest magnitude of each resulting row."""
 
     op: Literal["scale"] = "scale"
     category: ClassVar[str] = "toy"
@@ -105,7 +105,7 @@ class KeepArgs(Args):
 
 
 class KeepDescriptor(Descriptor[KeepArgs]):
-    """out [rows, width] is x where mask, a bool for each row, and all bits 0 elsewhere: elements of any type."""
+    """out [rows, width] is x in rows whose mask is true; in other rows all bits are 0. Elements may have any dtype."""
 
     op: Literal["keep"] = "keep"
     category: ClassVar[str] = "toy"

@@ -1,4 +1,4 @@
-"""The forms of the family and its op: 4-bit codes with two levels of scales, and one shard per device."""
+"""The family's op and its two forms of operands: 4-bit codes with two levels of scales, and one shard per device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_SHARDS = 3
 
 @dataclass(frozen=True)
 class SwizzledRows:
-    """Rows are a power of two of elements apart: a rule for which TensorSpec has no field."""
+    """The row stride is a power of two of elements, a rule for which TensorSpec has no field."""
 
     elsewhere: ClassVar[bool] = False
 
@@ -36,7 +36,7 @@ class SwizzledRows:
 
 @dataclass(frozen=True)
 class OnPeer:
-    """The tensor is `hops` devices after the call's; on the CPU, which is one device, it is there."""
+    """The tensor is on the device `hops` after the device of the call; a CPU counts as one device."""
 
     hops: int
     elsewhere: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class TwoLevel(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """Tensors of one shape, each on the device after that of the one before."""
+    """Tensors of one shape, each on the device after that of the previous tensor."""
 
     shape: tuple[Dim, ...]
     count: int
@@ -76,7 +76,7 @@ class Shards(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A value for an operand in the form TwoLevel."""
+    """The value for an operand in the form TwoLevel."""
 
     codes: Any
     scale: Any
@@ -85,7 +85,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedParts:
-    """A field that takes Packed."""
+    """A field whose value is a Packed."""
 
     names: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""The toy's kernel, declared."""
+"""The declaration of the toy family's kernel."""
 
 from opfacade.plans.toy import KeepDescriptor, PickDescriptor
 

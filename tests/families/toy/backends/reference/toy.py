@@ -1,4 +1,4 @@
-"""The toy in torch, at once and by rows: two computations with the same bits."""
+"""The reference of the toy family: one candidate computes all rows at once, the other one row at a time, with the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opfacade.core.target import Target
 
 
 def bits(tensor):
-    """A view as integers, of any strides."""
+    """The tensor viewed as integers, for any strides."""
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 

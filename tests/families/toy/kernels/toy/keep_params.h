@@ -9,7 +9,7 @@ constexpr int kKeepThreads = 128;
 struct KeepParams {
   const void* x;        // [rows, width], any strides
   const uint8_t* mask;  // [rows]
-  void* out;            // as x
+  void* out;  // same shape as x
   int64_t rows, width;
   int64_t x_row, x_column, out_row, out_column;  // strides in elements
 };

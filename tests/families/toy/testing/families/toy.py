@@ -1,4 +1,4 @@
-"""The harness of the toy."""
+"""The harness of the toy family."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PickHarness(Harness):
     unit = "rows"
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """One product and one sum in f32, and one rounding."""
+        """One product and one sum in f32, then one rounding."""
         x, picked = args.x.double(), args.gain.double() * args.table.double()[args.index.long()]
         bound = 1.02 * (2 * 2.0**-24 + ROUNDOFF[descriptor.dtype]) * (x.abs() + picked.abs()) + UNDERFLOW[descriptor.dtype]
         return [Bounded("x" if descriptor.in_place else "out", x + picked, bound, bound)]
@@ -33,13 +33,13 @@ class KeepHarness(Harness):
     unit = "rows"
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """The same bits."""
+        """The output must equal the expected bits."""
         want = bits(args.x) * args.mask[:, None]
         return [Bounded("out", want, want, want)]
 
 
 def _near(name: str, want: Any, dtype: str) -> Bounded:
-    """Two products in f32 and one rounding."""
+    """A bound for two products in f32 and one rounding."""
     bound = 1.02 * (3 * 2.0**-24 + ROUNDOFF[dtype]) * want.abs() + UNDERFLOW[dtype]
     return Bounded(name, want, bound, bound)
 

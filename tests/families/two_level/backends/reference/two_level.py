@@ -1,4 +1,4 @@
-"""The op in torch."""
+"""The reference of the op restore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opfacade.core.tensor_lists import elements
 
 
 def decoded(descriptor, args: RestoreArgs):
-    """The weight in f64."""
+    """The weight as f64."""
     codes = torch.stack((args.weight & 15, args.weight >> 4), -1).flatten(1).double() - 8
     return codes * args.weight_scale.double().repeat_interleave(descriptor.group, 1) * args.weight_outer.double()[:, None]
 

@@ -13,7 +13,7 @@ class RestoreHarness(Harness):
     unit = "rows"
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """Sums of f64, and one rounding to f32."""
+        """Sums in f64, then one rounding to f32."""
         from opfacade.backends.reference.two_level import decoded
 
         shards = [getattr(args, name).double() for name in elements("shard", descriptor.num_shards)]
