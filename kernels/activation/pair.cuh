@@ -1,4 +1,4 @@
-// A gate and its up value, adjacent in memory, as one element of a map.
+// A pair of a gate and its up value, which are adjacent in memory, as one element of a map.
 #pragma once
 #include "kernels/common/stored.cuh"
 

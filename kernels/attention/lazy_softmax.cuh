@@ -1,5 +1,5 @@
-// Online softmax whose base moves rarely, on wgmma accumulators: a thread holds C::kTileKv / 4 scores of each of two rows.
-// Layout: kernels/ptx/wgmma.cuh.
+// Online softmax whose base changes rarely, on wgmma accumulators: a thread has C::kTileKv / 4 scores of each of two rows.
+// kernels/ptx/wgmma.cuh describes the layout.
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/common/softmax.cuh"
@@ -7,14 +7,15 @@
 
 namespace opfacade {
 
-// Marks a condition as unlikely, so that its code is laid out away from the loop.
+// Marks a condition as unlikely, so that the compiler places its code outside the loop.
 __device__ __forceinline__ bool rarely(bool condition) { return __builtin_expect(condition, false); }
 
-// Per-row softmax state. Weights are relative to `base`, which follows the row maximum only if a weight exceeds 2^8 or their
-// sum 255, so most tiles need no rescale. Each row decides on its own; no row's bits depend on another row.
+// The softmax state of two rows. Weights are relative to `base`, which changes to the row maximum only if a weight exceeds 2^8
+// or the sum of the weights exceeds 255, so most tiles need no rescale. Each row decides for itself; the bits of a row do not
+// depend on other rows.
 struct RowScale {
   float base[2];
-  float sum[2];  // this thread's part
+  float sum[2];  // the sum of this thread's weights
   __device__ __forceinline__ RowScale() : base{minus_infinity(), minus_infinity()}, sum{0.f, 0.f} {}
   __device__ __forceinline__ void add(const float (&factor)[2], const float (&more)[2]) {
 #pragma unroll
@@ -23,13 +24,13 @@ struct RowScale {
   __device__ __forceinline__ void add(const float (&more)[2]) { sum[0] += more[0], sum[1] += more[1]; }
 };
 
-// tanh(s * cap_in) without a branch. Absolute error below 2^-21.
+// tanh(s * cap_in) without a branch; the absolute error is below 2^-21.
 __device__ __forceinline__ float soft_capped(float s, float cap_in) {
   return fmaf(-2.f, reciprocal_approx(exp2_approx(s * cap_in * (2.f * kLog2E)) + 1.f), 1.f);
 }
 
-// A linear term over the keys of a row (ALiBi): score = s * scale + start + rise * step, step 0 at the thread's first key of a
-// tile. It is folded into the exponent: one more instruction per element. Line<false> is empty.
+// A linear term over the keys of a row (ALiBi): score = s * scale + start + rise * step, where step is 0 at the thread's first
+// key of a tile. It is added to the exponent, which costs one more instruction per element. Line<false> is empty.
 template <bool kAny>
 struct Line {};
 template <>
@@ -52,13 +53,13 @@ __device__ __forceinline__ float largest(const float (&s)[C::kTileKv / 2], int h
   return quad_max(top);
 }
 
-// True if a row needs a new base, judged by this thread's sum of tile weights instead of the maximum. A weight above 2^8
-// implies it (slightly below: weights are approximate), and so do a row without keys so far and a large sum of small weights.
-// Without the last rule, a base that is far too low would be tested at every tile.
+// True if a row needs a new base, judged by the sum of this thread's tile weights instead of the row maximum. The sum exceeds
+// 255 if a weight exceeds 2^8 (slightly less, because weights are approximate) or if many small weights add up. A row without
+// keys so far also needs a base. Without the rule about the sum, a base that is far too low would be tested at every tile.
 __device__ __forceinline__ bool exceeds_base(float sum, float base) { return !(sum <= 255.f) || base == minus_infinity(); }
 
-// Moves the base of each flagged row to its maximum (flags are combined over a quad). factor: multiplier of the sum and the
-// output so far, exactly 1 if the base stays. Returns true if a base of this thread moved.
+// Changes the base of each flagged row to its maximum; the flags are combined over a quad. `factor` is the multiplier of the
+// sum and of the output so far, exactly 1 if the base stays. Returns true if a base of this thread changed.
 template <class C, bool kLine = false>
 __device__ __forceinline__ bool update_base(RowScale& scale, const float (&s)[C::kTileKv / 2], const float (&exponent)[2],
                                        const bool (&has)[2], float (&factor)[2], const Line<kLine>& line = {}) {
@@ -75,7 +76,7 @@ __device__ __forceinline__ bool update_base(RowScale& scale, const float (&s)[C:
   return moved;
 }
 
-// Converts scores to packed weights relative to `base`, words kFrom to kTo. The sums of the weights are added to `parts`.
+// Converts scores to packed weights relative to `base`, for words kFrom to kTo. The sums of the weights are added to `parts`.
 template <class C, int kFrom, int kTo, bool kLine = false>
 __device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&parts)[2][2], const Line<kLine>& line = {}) {
@@ -108,7 +109,7 @@ __device__ __forceinline__ void sum_parts(const float (&parts)[2][2], float (&su
   sum[1] = parts[1][0] + parts[1][1];
 }
 
-// Converts all words and adds this thread's sums.
+// Converts all words and adds the sums of this thread's weights.
 template <class C, bool kLine = false>
 __device__ __forceinline__ void compute_weights(const float (&s)[C::kTileKv / 2], const float (&base)[2], const float (&exponent)[2],
                                       uint32_t (&weights)[C::kTileKv / 4], float (&sum)[2], const Line<kLine>& line = {}) {

@@ -1,29 +1,29 @@
-// lazy_softmax.cuh for e4m3 weights: 3 mantissa bits, largest value 448.
+// The functions of lazy_softmax.cuh for e4m3 weights, which have 3 mantissa bits and a largest value of 448.
 #pragma once
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/attention/lazy_softmax.cuh"
 
 namespace opfacade {
 
-// The weight at the base is 2^4. A weight saturates 2^4.8 above it, so bases rarely move; weights keep their bits down to 2^-10
-// of it and vanish at 2^-14.
+// A score at the base has the weight 2^4. A weight saturates if its score exceeds the base by 4.8 binary orders, so bases
+// change rarely. Weights keep all their bits down to 2^-10 of the weight at the base, and become 0 at 2^-14.
 constexpr float kHeadroom = 4.f;
 constexpr float kLargestWeight = 448.f;
 
-// The base of a row as an addend of its exponents. +inf if the row has seen no key, so that any first weight is too large or
-// NaN.
+// The base of a row as an addend of its exponents. It is +inf if the row has seen no key, so that any first weight is too large
+// or NaN.
 __device__ __forceinline__ float shift_of(float base, float exponent) {
   return base == minus_infinity() ? -minus_infinity() : fmaf(-base, exponent, kHeadroom);
 }
 __device__ __forceinline__ float finite_shift(float shift) { return shift == -minus_infinity() ? 0.f : shift; }
 
-// As in lazy_softmax.cuh, from two sums: a weight cannot exceed the sum that contains it. If all weights are at the base, the
-// sum is 256, which needs no new base.
+// As in lazy_softmax.cuh, but from two sums: a weight cannot exceed the sum that contains it. If all weights are at the base,
+// the sum is 256, which needs no new base.
 __device__ __forceinline__ bool exceeds_base(const float (&parts)[2]) {
   return !(parts[0] <= kLargestWeight) || !(parts[1] <= kLargestWeight);
 }
 
-// As in lazy_softmax.cuh. The shift decreases when the base increases.
+// As in lazy_softmax.cuh. The shift decreases if the base increases.
 template <class C>
 __device__ __forceinline__ void update_base(float (&shift)[2], const float (&s)[C::kTileKv / 2], float exponent, const bool (&has)[2],
                                        float (&factor)[2]) {
@@ -37,7 +37,8 @@ __device__ __forceinline__ void update_base(float (&shift)[2], const float (&s)[
   }
 }
 
-// Converts scores to e4m3 weights, four scores of a row per word, in the order of transpose_bytes.cuh; returns their sums.
+// Converts scores to e4m3 weights and returns their sums. A word contains four scores of a row, in the order of
+// transpose_bytes.cuh.
 template <class C>
 __device__ __forceinline__ void compute_weights_fp8(const float (&s)[C::kTileKv / 2], const float (&shift)[2], float exponent,
                                           uint32_t (&weights)[C::kTileKv / 8], float (&parts)[2][2]) {

@@ -1,5 +1,5 @@
-// Decode in full f32: fused multiply-adds from shared memory; tf32 tensor cores would drop 13 bits. Schedule, partials and
-// merge are shared with decode/kernel.cuh. The CTA processes tiles of kTileKv tokens, one key per lane.
+// Decode in full f32 with fused multiply-adds from shared memory, because tf32 tensor cores would drop 13 bits. It shares the
+// schedule, the partials and the merge with decode/kernel.cuh. The CTA processes tiles of kTileKv tokens, one key per lane.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/common/softmax.cuh"
@@ -8,11 +8,11 @@ namespace opfacade {
 
 template <class C>
 struct F32Smem {
-  static constexpr int kPitch = C::kHeadDim + 4;  // 16-byte reads of neighbouring rows fall into different banks
+  static constexpr int kPitch = C::kHeadDim + 4;  // pads rows so that 16-byte reads of adjacent rows use different banks
   alignas(16) float k[C::kStages][C::kTileKv][kPitch];
   alignas(16) float v[C::kStages][C::kTileKv][kPitch];
   alignas(16) float q[C::kRows][kPitch];
-  alignas(16) float weights[C::kRows][C::kTileKv + 4];  // weights, then the rescaling factor
+  alignas(16) float weights[C::kRows][C::kTileKv + 4];  // the weights of a tile, then the rescaling factor of the row
 
   __device__ __forceinline__ volatile int& scratch() { return *reinterpret_cast<int*>(&weights[0][C::kTileKv + 1]); }
 };
@@ -22,8 +22,8 @@ struct F32State {
   static constexpr int kThreads = C::kWarps * 32;
   static constexpr int kWarpRows = (C::kRows + C::kWarps - 1) / C::kWarps;
   static constexpr int kColumns = (C::kHeadDim + kThreads - 1) / kThreads;
-  float o[C::kRows][kColumns];  // columns threadIdx.x, threadIdx.x + kThreads, ...
-  float max[kWarpRows];         // rows warp, warp + kWarps, ...; equal in every lane
+  float o[C::kRows][kColumns];  // this thread's columns: threadIdx.x, threadIdx.x + kThreads, ...
+  float max[kWarpRows];         // rows warp, warp + kWarps, ...; every lane has the same values
   float sum[kWarpRows];
 };
 
@@ -117,7 +117,7 @@ __device__ __forceinline__ void add_values_f32(const F32Smem<C>& smem, int stage
   }
 }
 
-// Stores normalised rows and their lse in shared memory, then writes them out.
+// Stores the normalised rows and their lse in shared memory, then writes both to global memory.
 template <class C>
 __device__ __forceinline__ void finish_f32(const DecodeParams& p, const GlobalRows<C>& rows, F32Smem<C>& smem,
                                            F32State<C>& state) {

@@ -1,9 +1,8 @@
-// Tile products of an fp8 cache. Bytes are converted to f16, exactly, between shared memory and mma.sync. QK^T may sum head_dim
-// in any order, so a thread uses the four neighbouring elements that ldmatrix loads for it, and q has the same layout. A 16-bit
-// column of V holds two dimensions, even and odd: two blocks of the output, or both halves of one.
-//
-// Factors of K scale the scores, factors of V the result. A power of two brings a bf16 row of q into the range of f16; the
-// scores undo it.
+// Tile products of an fp8 cache. Bytes are converted to f16, exactly, between shared memory and mma.sync. QK^T may add the
+// terms of head_dim in any order, so a thread uses the four adjacent elements that ldmatrix loads for it, and q has the same
+// layout. A 16-bit column of V contains two dimensions, an even and an odd one, which belong to two blocks of the output or to
+// both halves of one block. The factors of K multiply the scores, the factors of V the output. A row of q in bf16 is multiplied
+// by a power of two to fit the range of f16, and the scores are divided by the same power.
 #pragma once
 #include "kernels/attention/decode/state.cuh"
 #include "kernels/ptx/fp8.cuh"
@@ -11,7 +10,7 @@
 
 namespace opfacade {
 
-// Heads are rows of the mma tile.
+// The heads are the rows of the mma tile.
 template <class C>
 struct TileProducts<C, 1, false> {
   using State = DecodeState<C>;
@@ -19,7 +18,8 @@ struct TileProducts<C, 1, false> {
 
   static __device__ __forceinline__ void query(const State& state, int step, uint32_t (&q)[4]) {
     if constexpr (State::kQueryInShared) {
-      const uint4 fragment = load_shared_16(state.q_at + step * 512 + threadIdx.x % 32 * 16);  // this thread's own fragment
+      // the fragment that this thread stored
+      const uint4 fragment = load_shared_16(state.q_at + step * 512 + threadIdx.x % 32 * 16);
       q[0] = fragment.x, q[1] = fragment.y, q[2] = fragment.z, q[3] = fragment.w;
     } else {
       q[0] = state.q[step][0], q[1] = state.q[step][1], q[2] = state.q[step][2], q[3] = state.q[step][3];
@@ -78,7 +78,7 @@ struct TileProducts<C, 1, false> {
   }
 };
 
-// Heads are columns of the mma tile.
+// The heads are the columns of the mma tile.
 template <class C>
 struct TileProducts<C, 1, true> {
   using State = DecodeState<C>;
@@ -151,13 +151,13 @@ struct TileMath<C, 1> : TileProducts<C, 1> {
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       state.factor[which] = factor[which % kHeads];
-      // Fetches the factor of the head whose scores this thread holds from a lane that loaded that head.
+      // The lanes that hold scores of a head read its factor from a lane that loaded q of this head.
       if (kHeads == 1) state.factor[which] = __shfl_sync(0xffffffffu, factor[0], State::Layout::head(which) * 4);
     }
     keep(state, q);
   }
 
-  // Loads one row; returns its largest absolute value.
+  // Loads one row of q and returns its largest absolute value.
   static __device__ __forceinline__ float load_row(const DecodeParams& p, const WorkItem& item, int half, Fragments& q) {
     const int lane = threadIdx.x % 32, row = lane / 4 + half * 8;
     const bool valid = row < num_rows<C>(item);
@@ -175,7 +175,7 @@ struct TileMath<C, 1> : TileProducts<C, 1> {
     return quad_max(top);
   }
 
-  // Converts a row of q to f16; returns the factor that undoes its scaling.
+  // Converts a row of q to f16 and returns the factor that undoes its scaling.
   static __device__ __forceinline__ float to_f16(Fragments& q, int half, float top) {
     if constexpr (C::kQueryIsF16) return 1.f;
     const int shift = f16_shift(top);

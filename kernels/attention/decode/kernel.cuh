@@ -19,11 +19,12 @@ __device__ __forceinline__ void process_tile(const DecodeParams& p, const WorkIt
   TileMath<C>::add_values(state, s, stage + WarpLoader<C>::kTileBytes);
 }
 
-// With head_dim 256 and heads as mma rows, too few registers are left for the next item, or for all fields of the current one.
+// With head_dim 256 and heads as mma rows, the registers do not suffice for the next item, or for all fields of the current
+// item.
 template <class C>
 constexpr bool kFewRegisters = C::kHeadDim == 256 && !HeadLayout<C>::kHeadsAreColumns;
 
-// Loads run ahead of the computation, into the next item but never beyond it.
+// Issues the loads of the current item and of the next one, at most one item ahead of the computation.
 template <class C>
 struct Pipeline {
   static constexpr bool kAhead = C::kSplit == SplitMode::kAuto && !kFewRegisters<C>;
@@ -31,9 +32,9 @@ struct Pipeline {
   WarpLoader<C> loader;
   Schedule<C, C::kSplit> schedule;
   WorkItem following;
-  typename WarpLoader<C>::Opening opening;  // of the following item
-  bool more = false;                        // a following item exists
-  bool ahead = false;                       // its loads have started
+  typename WarpLoader<C>::Opening opening;  // of the item `following`
+  bool more = false;                        // the item `following` exists
+  bool ahead = false;                       // the loads of `following` have started
 
   __device__ __forceinline__ Pipeline(const DecodeParams& p, uint32_t shared) : loader(p, shared), schedule(p) {}
 
@@ -79,7 +80,7 @@ struct Pipeline {
 #pragma unroll 1
     while (start < item.end) {
       cp_async_wait<C::kStages - 2>();
-      __syncwarp();  // the stage has arrived; every lane has finished with the stage to refill
+      __syncwarp();  // the stage has arrived, and every lane has finished with the stage that is refilled next
       const bool filled = loader.oldest_is_filled();
       fetch();
       if (filled) {
@@ -90,7 +91,7 @@ struct Pipeline {
   }
 };
 
-// Merges the work unit of an earlier item if this CTA stored its last partial.
+// Merges the work unit of an earlier item if this CTA stored the unit's last partial.
 template <class C>
 __device__ __forceinline__ void merge_deferred(const DecodeParams& p, const Pipeline<C>& pipeline, const volatile Deferred& deferred) {
   if (!deferred.last) return;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void merge_deferred(const DecodeParams& p, const Pipe
   merge_partials<C>(GlobalRows<C>{p, item, partials});
 }
 
-// Counts a stored partial; the merge happens after the next item. Call after a CTA barrier.
+// Counts a stored partial; the merge follows after the next item. Must be called after a CTA barrier.
 template <class C>
 __device__ __forceinline__ void defer(const DecodeParams& p, const WorkItem& item, const Partials& partials, volatile Deferred& deferred) {
   if (threadIdx.x != 0) return;
@@ -115,7 +116,7 @@ __device__ __forceinline__ void store_item(const DecodeParams& p, const WorkItem
   const GlobalRows<C> rows{p, item, partials};
   merge_warps<C>(p, item, shared, results, rows);
   if (C::kPartial && pending) merge_deferred<C>(p, pipeline, results.deferred);
-  __syncthreads();  // the partial is stored; results may be overwritten
+  __syncthreads();  // the partial is stored, and the shared results may be overwritten
   if constexpr (C::kPartial) {
     pending = partials.count > 1 && pipeline.more;
     if (pending) {
@@ -140,7 +141,8 @@ __device__ __forceinline__ void decode(const DecodeParams& p) {
   WorkItem item;
   DecodeState<C> state;
   state.q_at = smem_address(shared + kStageBytes) + threadIdx.x / 32 * DecodeState<C>::kQueryBytes;
-  constexpr bool kQueryAhead = Pipeline<C>::kAhead && C::kKvBytes == 2;  // fp8: the conversion would wait for the loads at once
+  // with fp8, the conversion would wait for the loads immediately
+  constexpr bool kQueryAhead = Pipeline<C>::kAhead && C::kKvBytes == 2;
   bool pending = false, more = pipeline.start(item);
   if (kQueryAhead && more) TileMath<C>::load_query(p, item, state);
   for (; more; more = pipeline.advance(item)) {

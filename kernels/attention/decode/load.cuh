@@ -1,6 +1,7 @@
-// cp.async pipeline of one warp: kStages stages of kTokens tokens of K and V, continued from one item into the next. Each lane
-// resolves the row address of one token (16-bit elements: half the lanes K, half V) and the others get it by shuffle. The page
-// index of the next tile or item is loaded one step early, so that no copy waits for an index.
+// The cp.async pipeline of one warp: kStages stages of kTokens tokens of K and V. The pipeline continues from one item into the
+// next. Each lane resolves the row address of one token (with 16-bit elements, half of the lanes for K and half for V), and the
+// other lanes get the address by shuffle. The page index of the next tile or item is loaded one step early, so that no copy
+// waits for an index.
 #pragma once
 #include "kernels/attention/decode/output.cuh"
 #include "kernels/tile/swizzle.cuh"
@@ -11,8 +12,8 @@ template <class C>
 struct WarpLoader {
   static constexpr int kTokens = 32 / C::kKvBytes;
   static constexpr int kChunks = C::kHeadDim * C::kKvBytes / 16;
-  static constexpr int kTileBytes = 32 * C::kHeadDim;  // K or V of a stage
-  static constexpr int kRowStep = 32 / kChunks;        // rows that a warp copies in one pass
+  static constexpr int kTileBytes = 32 * C::kHeadDim;  // bytes of K, or of V, in one stage
+  static constexpr int kRowStep = 32 / kChunks;        // rows that a warp copies with one instruction
   using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
   const DecodeParams& p;
@@ -22,13 +23,13 @@ struct WarpLoader {
   int first_key, end;
   int next;            // first token of the next tile to fetch
   int next_page;       // page of this lane's token in that tile
-  int index = 0;       // stage to fill next, the oldest; after a fetch, the stage to compute
-  unsigned filled = 0; // bit i: the (i + 1)-th last fetch loaded a tile
+  int index = 0;       // stage to fill next, which is the oldest one; after a fetch, the stage to compute
+  unsigned filled = 0; // bit i is set if the (i + 1)-th last fetch loaded a tile
 
   __device__ __forceinline__ WarpLoader(const DecodeParams& p, uint32_t shared)
       : p(p), stages(shared + threadIdx.x / 32 * C::kStages * 2 * kTileBytes) {}
 
-  // Fields of an item that are loaded from global memory.
+  // The fields of an item that are loaded from global memory.
   struct Opening {
     const int32_t* pages;
     int page;
@@ -56,18 +57,19 @@ struct WarpLoader {
   __device__ __forceinline__ int page() const { return visible() ? lookup().page_of(token()) : 0; }
   __device__ __forceinline__ Pages lookup() const { return Pages(p.table, pages); }
   __device__ __forceinline__ uint32_t stage(int i) const { return stages + i * 2 * kTileBytes; }
-  // The stage that holds no needed data between the computation of a tile and the next fetch.
+  // The stage that contains no needed data between the computation of a tile and the next fetch.
   __device__ __forceinline__ uint32_t free_stage() const { return stage(index); }
 
   __device__ __forceinline__ bool oldest_is_filled() const { return filled >> (C::kStages - 2) & 1; }
 
-  // Fetches the next tile of the item, if any, with zeros for invisible tokens. Commits exactly one cp.async group.
+  // Fetches the next tile of the item, if there is one, and fills invisible tokens with zeros. Commits exactly one cp.async
+  // group.
   __device__ __forceinline__ void fetch() {
     filled = filled << 1 | !exhausted();
     if (!exhausted()) {
       const unsigned shown = __ballot_sync(0xffffffffu, visible());
       if constexpr (C::kKvBytes == 2) {
-        // Rows 0-15 are K, rows 16-31 are V, which follows in memory.
+        // Rows 0-15 of the stage are K, and rows 16-31 are V.
         copy(stage(index), address_in(threadIdx.x % 32 < kTokens ? p.k : p.v), shown);
       } else {
         copy(stage(index), address_in(p.k), shown);
@@ -80,12 +82,12 @@ struct WarpLoader {
     index = index == C::kStages - 1 ? 0 : index + 1;
   }
 
-  // Address of this lane's token; an invisible token may have any address.
+  // The address of this lane's token in `pool`. An invisible token may have any address.
   __device__ __forceinline__ const char* address_in(const PoolTensor& pool) const {
     return visible() ? token_address(pool, next_page, lookup().slot_of(token()), head) : static_cast<const char*>(pool.data);
   }
 
-  // Copies 32 rows; lane i holds the address of row i.
+  // Copies 32 rows; lane i has the address of row i.
   __device__ __forceinline__ void copy(uint32_t dst, const char* address, unsigned shown) const {
     const int lane = threadIdx.x % 32, first = lane / kChunks, chunk = lane % kChunks;
     if (p.kv_aligned) {

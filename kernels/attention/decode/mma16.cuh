@@ -1,11 +1,11 @@
-// Tile products of f16 or bf16: ldmatrix delivers the operands of mma.sync.
+// Tile products of f16 or bf16 elements: ldmatrix loads the operands of mma.sync.
 #pragma once
 #include "kernels/attention/decode/state.cuh"
 #include "kernels/attention/q_transform.cuh"
 
 namespace opfacade {
 
-// Heads are rows of the mma tile.
+// The heads are the rows of the mma tile.
 template <class C>
 struct TileProducts<C, 2, false> {
   using State = DecodeState<C>;
@@ -47,7 +47,7 @@ struct TileProducts<C, 2, false> {
   }
 };
 
-// Heads are columns of the mma tile.
+// The heads are the columns of the mma tile.
 template <class C>
 struct TileProducts<C, 2, true> {
   using State = DecodeState<C>;

@@ -1,4 +1,5 @@
-// Addresses of query heads and results: o and lse if the item is a whole work unit, else f32 partials in a workspace slot.
+// Addresses of query heads and of results. The result of an item is o and lse if the item is a whole work unit, otherwise f32
+// partials in a workspace slot.
 #pragma once
 #include "kernels/attention/decode/schedule/chunks.cuh"
 #include "kernels/attention/sink.cuh"
@@ -8,7 +9,7 @@
 
 namespace opfacade {
 
-// Query heads of this item; the last head block of a group may be short.
+// The number of query heads of this item; the last head block of a group may be shorter.
 template <class C>
 __device__ __forceinline__ int num_rows(const WorkItem& item) {
   return min(C::kGroup - item.head % C::kHeadBlocks * C::kBlockHeads, C::kRows);
@@ -24,12 +25,13 @@ __device__ __forceinline__ int query_head(const WorkItem& item, int row) {
   return kv_head<C>(item) * C::kGroup + item.head % C::kHeadBlocks * C::kBlockHeads + row;
 }
 
-// C::kQueryRows > 1 (latent decode): the group of a kv head has kQueryRows x heads entries, ordered by query row, then by head.
+// With C::kQueryRows > 1 (latent decode), the group of a kv head has kQueryRows x heads entries, ordered by query row, then by
+// head.
 template <class C>
 __device__ __forceinline__ int own_head(const WorkItem& item, int row) {
   return C::kQueryRows == 1 ? query_head<C>(item, row) : query_head<C>(item, row) % (C::kGroup / C::kQueryRows);
 }
-// Offset of a row in a tensor [rows, heads, columns].
+// The offset of a row in a tensor [rows, heads, columns].
 template <class C>
 __device__ __forceinline__ int64_t row_offset(const WorkItem& item, int row, int64_t row_stride, int64_t head_stride) {
   if constexpr (C::kQueryRows == 1) return item.request * row_stride + query_head<C>(item, row) * head_stride;
@@ -79,7 +81,7 @@ __device__ __forceinline__ Sunk with_sink(const DecodeParams& p, const WorkItem&
   return with_sink(p.sinks[own_head<C>(item, row)], lse);
 }
 
-// Writes four columns of a row whose lse is known; column 0 also writes the lse.
+// Writes four columns of a row whose lse is known; the thread with column 0 also writes the lse.
 template <class C>
 __device__ __forceinline__ void write_columns(const DecodeParams& p, const WorkItem& item, int row, int column, float4 o,
                                               float factor, float lse) {
@@ -89,7 +91,8 @@ __device__ __forceinline__ void write_columns(const DecodeParams& p, const WorkI
   if (column == 0) write_lse<C>(p, item, row, sunk.lse);
 }
 
-// Destination of the finished rows of an item: the output if the work unit has only this item, else the item's workspace slot.
+// The destination of the finished rows of an item: the output if the work unit consists of this item, otherwise the workspace
+// slot of the item.
 template <class C>
 struct GlobalRows {
   const DecodeParams& p;
@@ -105,7 +108,7 @@ struct GlobalRows {
     const int64_t at = slot_row(partials.index, row);
     const uint4 words = make_uint4(__float_as_uint(o.x * factor), __float_as_uint(o.y * factor), __float_as_uint(o.z * factor),
                                    __float_as_uint(o.w * factor));
-    // An assignment would become four scalar stores.
+    // The compiler would split an assignment into four scalar stores.
     store_words_4(reinterpret_cast<char*>(p.partial_o + at * C::kHeadDim + column), words, true);
     if (column == 0) store_lse(row, lse);
   }

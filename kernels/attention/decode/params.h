@@ -44,9 +44,9 @@ struct DecodeParams {
   int32_t resident;
   int32_t slots;
   int32_t chunk;
-  int32_t kv_scale_stride;  // 0: one factor for all heads
-  int32_t table_bytes;  // leading bytes of the page table to prefetch into L2; 0: none
-  bool q_aligned;      // 16-byte accesses are legal
+  int32_t kv_scale_stride;  // 0 if all heads share one factor
+  int32_t table_bytes;  // leading bytes of the page table that are prefetched into L2; 0 for none
+  bool q_aligned;      // q allows 16-byte accesses
   bool kv_aligned;
   bool o_aligned;
 };

@@ -1,21 +1,22 @@
-// Results that the warps of a CTA exchange at the end of an item, and state kept for the next item.
+// Results that the warps of a CTA exchange at the end of an item, and the state that is kept for the next item.
 #pragma once
 #include "kernels/attention/decode/state.cuh"
 
 namespace opfacade {
 
-// A partial whose arrival count is read one item later, so that the pipeline does not wait for the atomic.
+// A partial whose arrival count is read one item later, so that the pipeline does not wait for the atomic operation.
 struct Deferred {
-  int last;  // this CTA arrived last
+  int last;  // 1 if this CTA arrived last
   int request, head, unit_start, count;
 };
 
-// Fields of an item that are needed only at its end; stored in shared memory to save registers.
+// The fields of an item that are needed only at its end. They are stored in shared memory to save registers.
 struct SavedItem {
   int request, head, unit_start, count;
 };
 
-// Located after the stages in shared memory. A warp's o overwrites the stage that it fills next, whose tile has been computed.
+// Located after the stages in shared memory. The o of a warp overwrites the stage that the warp fills next, because the tile of
+// that stage has been computed.
 template <class C>
 struct WarpResults {
   float max[C::kWarps][C::kRows];
@@ -29,7 +30,7 @@ struct WarpResults {
   }
 };
 
-// Each warp calls it for itself.
+// Called by each warp for its own item.
 __device__ __forceinline__ void save_item(const WorkItem& item, volatile SavedItem& saved) {
   if (threadIdx.x % 32 == 0)
     saved.request = item.request, saved.head = item.head, saved.unit_start = item.unit_start, saved.count = item.count;
@@ -39,7 +40,7 @@ __device__ __forceinline__ void restore_item(const volatile SavedItem& saved, Wo
   item.request = saved.request, item.head = saved.head, item.unit_start = saved.unit_start, item.count = saved.count;
 }
 
-// Stores a warp's results. o_at: see WarpResults.
+// Stores the results of a warp. For o_at, see WarpResults.
 template <class C>
 __device__ __forceinline__ void store_warp_results(const DecodeState<C>& state, unsigned char* shared, int o_at, WarpResults<C>& results) {
   static_assert(C::kRows * C::kHeadDim * sizeof(float) <= 2 * WarpLoader<C>::kTileBytes, "o must fit a stage");

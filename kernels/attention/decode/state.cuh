@@ -1,4 +1,4 @@
-// Registers of a decode warp: query heads as an mma fragment, and the online softmax of two heads per thread.
+// The registers of a decode warp: query heads as an mma fragment, and the online softmax of two heads per thread.
 #pragma once
 #include "kernels/attention/decode/load.cuh"
 #include "kernels/tile/column.cuh"
@@ -8,14 +8,14 @@
 
 namespace opfacade {
 
-// An mma tile has 16 rows and 8 columns. Up to eight heads are its columns, with keys (or dimensions of V) as rows, which
-// halves the padding; more heads are its rows. A thread holds four accumulators of a tile: two heads (which) at two keys or
-// dimensions (j).
+// An mma tile has 16 rows and 8 columns. Up to eight heads are the columns of the tile, with keys (or dimensions of V) as its
+// rows, which halves the padding; more than eight heads are the rows. A thread has four accumulators of a tile: two heads
+// (which) at two keys or dimensions (j).
 template <class C, bool kColumns = (C::kRows <= 8)>
 struct HeadLayout {
   static constexpr bool kHeadsAreColumns = false;
-  static constexpr int kLength = 8;     // keys or dimensions of a tile
-  static constexpr int kQueryHeads = 2; // heads whose q a thread loads
+  static constexpr int kLength = 8;     // keys or dimensions in a tile
+  static constexpr int kQueryHeads = 2; // heads whose q one thread loads
   static __device__ __forceinline__ int head(int which) { return threadIdx.x % 32 / 4 + which * 8; }
   static __device__ __forceinline__ int along(int j) { return threadIdx.x % 4 * 2 + j; }
   static constexpr int at(int which, int j) { return which * 2 + j; }
@@ -40,16 +40,16 @@ struct DecodeState {
   using Layout = HeadLayout<C>;
   static constexpr int kSteps = C::kHeadDim / 16;
   static constexpr int kDimBlocks = C::kHeadDim / Layout::kLength;
-  // Converting fp8 needs registers that q would occupy at head_dim 256 with heads as rows.
+  // With head_dim 256 and heads as rows, the conversion of fp8 needs the registers of q.
   static constexpr bool kQueryInShared = C::kKvBytes == 1 && C::kHeadDim == 256 && !Layout::kHeadsAreColumns;
-  static constexpr int kQueryBytes = kQueryInShared ? kSteps * 512 : 0;  // bytes of one warp
+  static constexpr int kQueryBytes = kQueryInShared ? kSteps * 512 : 0;  // bytes per warp
 
   uint32_t q[kQueryInShared ? 1 : kSteps][2 * Layout::kQueryHeads];
-  uint32_t q_at;  // shared address of this warp's q fragments if kQueryInShared
+  uint32_t q_at;  // the shared address of this warp's q fragments if kQueryInShared
   float o[kDimBlocks][4];
   float max[2];
-  float sum[2];     // this thread's part
-  float factor[2];  // multiplies a product of q and a stored key; 1 without K factors
+  float sum[2];     // the sum of this thread's weights
+  float factor[2];  // multiplies the product of q and a stored key; 1 without factors of K
 };
 
 template <class C>
@@ -63,7 +63,7 @@ __device__ __forceinline__ void reset(DecodeState<C>& state) {
 template <class C>
 using TileScores = float[WarpLoader<C>::kTokens / HeadLayout<C>::kLength][4];
 
-// A row of a warp's o in shared memory. The XOR of the column keeps rows that are stored together in different banks.
+// A row of a warp's o in shared memory. The XOR of the column places rows that are stored together in different banks.
 template <class C>
 struct ResultRow {
   float* row;
@@ -76,19 +76,19 @@ struct ResultRow {
   }
 };
 
-// TileMath: loads of q, by element size. TileProducts: tile products, by element size and layout.
+// TileMath loads q and depends on the element size. TileProducts computes tile products and depends on element size and layout.
 template <class C, int kBytes = C::kKvBytes>
 struct TileMath;
 template <class C, int kBytes, bool kHeadsAreColumns = HeadLayout<C>::kHeadsAreColumns>
 struct TileProducts;
 
-// Softmax weights of 16 keys as the A operand (heads are rows).
+// The softmax weights of 16 keys as the A operand, with heads as rows.
 template <class T>
 __device__ __forceinline__ void weights_of_rows(const float (&low)[4], const float (&high)[4], uint32_t (&a)[4]) {
   a[0] = T::pack(low[0], low[1]), a[1] = T::pack(low[2], low[3]);
   a[2] = T::pack(high[0], high[1]), a[3] = T::pack(high[2], high[3]);
 }
-// Softmax weights as the B operand (heads are columns): a register holds neighbouring keys instead of neighbouring heads.
+// The softmax weights as the B operand, with heads as columns: a register contains adjacent keys instead of adjacent heads.
 template <class T>
 __device__ __forceinline__ void weights_of_columns(const float (&s)[4], uint32_t (&b)[2]) {
   b[0] = transposed_8x8(T::pack(s[0], s[1]));

@@ -1,15 +1,15 @@
-// Final step of a prefill row: the factor of V and the sink. The sink is applied by the merge if rows are partial.
+// The final step of a prefill row: the factor of V and the sink. If rows are partial, the merge applies the sink.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 #include "kernels/attention/sink.cuh"
 
 namespace opfacade {
 
-// Lengths decide on the device which tiles of an unequal batch are split: whole tiles write o, partial tiles are merged in the
-// same launch.
+// The device decides by the lengths which tiles of an unequal batch are split: whole tiles write o, and partial tiles are
+// merged in the same launch.
 template <class C>
 constexpr bool kCutsByLengths = C::kSplit == SplitMode::kPieces;
-// Every row is partial, and a second launch merges.
+// True if every row is partial and a second launch merges the partials.
 template <class C>
 constexpr bool kMergesLater = C::kSplit != SplitMode::kOff && !kCutsByLengths<C>;
 
@@ -19,14 +19,14 @@ __device__ __forceinline__ float value_factor(const PrefillParams& p, int kv_hea
   return p.v_scale == nullptr ? 1.f : p.v_scale[kv_head * p.kv_scale_stride];
 }
 
-// A row of a query head that is complete.
+// Finishes a complete row of a query head.
 template <class C>
 __device__ __forceinline__ Sunk merged_row(const PrefillParams& p, int head, float lse) {
   if constexpr (!C::kSinks) return {lse, 1.f};
   return with_sink(p.sinks[head], lse);
 }
 
-// The final state of a row of a CTA, complete or partial. uncut: the CTA has seen all keys of the row.
+// Finishes a row of a CTA, which is complete or partial. uncut: the CTA has processed all keys of the row.
 template <class C>
 __device__ __forceinline__ Sunk finished(const PrefillParams& p, int head, float lse, bool uncut = true) {
   if constexpr (kMergesLater<C>) return {lse, 1.f};

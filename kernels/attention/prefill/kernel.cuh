@@ -1,7 +1,7 @@
-// Attention of many query rows on sm_80 and later: mma.sync, with one buffer each for K and V. K of the next tile is loaded
-// while this tile's values are used, V while its scores are computed. Two CTAs share an SM, so that one computes while the
-// other waits; double buffers would cost the second CTA. Query heads of one kv head are packed into rows, so tiles are full for
-// any group size. The schedule is derived on the device: prefill/schedule.cuh.
+// Attention of many query rows on sm_80 and later, with mma.sync and one buffer each for K and V. The kernel loads K of the
+// next tile while it multiplies the weights of this tile by V, and V while it computes the scores. Two CTAs share an SM, so
+// that one computes while the other waits; double buffers would leave no space for the second CTA. The query heads of one kv
+// head are packed into rows, so tiles are full for any group size. prefill/schedule.cuh derives the schedule on the device.
 #pragma once
 #include "kernels/attention/prefill/nonfinite.cuh"
 #include "kernels/attention/prefill/output.cuh"

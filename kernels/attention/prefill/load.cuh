@@ -1,5 +1,5 @@
 // Loads Q once, and K and V tile by tile, into swizzled shared memory. The row addresses of a tile are resolved one tile ahead
-// into a double-buffered table, so that a 16-byte copy costs one shared load and one 64-bit add.
+// and stored in a double-buffered table, so that a 16-byte copy needs one shared load and one 64-bit addition.
 #pragma once
 #include "kernels/attention/prefill/variant.cuh"
 #include "kernels/common/chunk.cuh"
@@ -10,7 +10,7 @@
 
 namespace opfacade {
 
-// fp8 cache: a raw tile of K or V, and the score factor of each row.
+// For an fp8 cache: a raw tile of K or V, and the score factor of each row.
 template <int kKvBytes, int kBytes, int kRows>
 struct RawTile {};
 template <int kBytes, int kRows>
@@ -26,18 +26,18 @@ struct PrefillSmem {
   alignas(1024) unsigned char k[C::kTileKv * kRowBytes];
   alignas(1024) unsigned char v[C::kTileKv * kRowBytes];
   const char* rows[2][2][C::kTileKv];  // [tile parity][K, V][token]
-  RowTile tile;                        // reloaded after each barrier: registers are scarcer than shared loads
+  RowTile tile;                        // reloaded after each barrier, because registers are scarcer than shared loads
   KvRange range;
   RawTile<C::kKvBytes, C::kTileKv * C::kHeadDim, C::kTileRows> raw;
 };
 
-// Parameters of keys, [tile parity][kKey][kTileKv], after everything else.
+// The parameters of keys, [tile parity][kKey][kTileKv], are stored after all other shared data.
 template <class C>
 __device__ __forceinline__ int32_t* key_table(PrefillSmem<C>& smem, int parity) {
   return reinterpret_cast<int32_t*>(&smem + 1) + parity * Variant<C>::kKey * C::kTileKv;
 }
 
-// `load` issues the copies of a tile. `land`, after their arrival, stores the tile as mma operands: the thread that copied fp8
+// `load` issues the copies of a tile. After their arrival, `land` stores the tile as mma operands: the thread that copied fp8
 // bytes converts them to f16, exactly.
 template <class C>
 struct KvLoader {
@@ -48,7 +48,7 @@ struct KvLoader {
   const PrefillParams& p;
   PrefillSmem<C>& smem;
   RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
-  int end;  // tokens from here on are zero-filled: 0 * NaN must not reach an accumulator
+  int end;  // tokens from here on are filled with zeros, because 0 * NaN must not reach an accumulator
 
   __device__ __forceinline__ int token(int start) const { return start + threadIdx.x % C::kTileKv; }
 
@@ -115,7 +115,7 @@ struct KvLoader {
   }
 };
 
-// Byte offset of a packed row in a [rows, heads, dim] tensor.
+// The byte offset of a packed row in a [rows, heads, dim] tensor.
 template <class C>
 __device__ __forceinline__ int64_t packed_offset(const RowTile& tile, int row, int64_t row_stride, int64_t head_stride) {
   const int packed = tile.first + row;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void transform_q(PrefillSmem<C>& smem, QTransform tra
     words[i] = transformed_pair<typename C::Q>(words[i], transform);
 }
 
-// fp8 cache: computes the score factor of each row and converts bf16 to f16. One thread per row.
+// For an fp8 cache: computes the score factor of each row and converts bf16 to f16, one thread per row.
 template <class C>
 __device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   constexpr int kChunks = C::kHeadDim / 8;
@@ -168,7 +168,7 @@ __device__ __forceinline__ void scale_q(const PrefillParams& p, PrefillSmem<C>& 
   }
 }
 
-// Needs all rows of Q, and a barrier before and after it.
+// Needs all rows of Q. The caller has a barrier before and after the call.
 template <class C>
 __device__ __forceinline__ void prepare_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   if (p.score.q_transform != QTransform::kNone) transform_q<C>(smem, p.score.q_transform);
@@ -178,7 +178,7 @@ __device__ __forceinline__ void prepare_q(const PrefillParams& p, PrefillSmem<C>
   }
 }
 
-// Applies the query expression and rounds back to the query type. Padding rows change too, but are never read.
+// Applies the query expression and rounds back to the query type. Padding rows change too, but no code reads them.
 template <class C>
 __device__ __forceinline__ void vary_q(const PrefillParams& p, PrefillSmem<C>& smem) {
   constexpr int kRowWords = PrefillSmem<C>::kRowBytes / 4;

@@ -1,5 +1,5 @@
-// Tensor-core products of one kv tile. A warp owns kRowBlocks blocks of 16 rows, so that each loaded fragment of K or V feeds
-// that many products.
+// Tensor-core products of one tile of keys. A warp has kRowBlocks blocks of 16 rows, so that each loaded fragment of K or V is
+// used in that many products.
 #pragma once
 #include "kernels/attention/prefill/load.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -14,7 +14,7 @@ struct RowState {
   static constexpr int kKeyBlocks = C::kTileKv / 8;
   float o[kRowBlocks][kDimBlocks][4];
   float max[kRowBlocks][2];
-  float sum[kRowBlocks][2];  // this thread's part
+  float sum[kRowBlocks][2];  // the sum of this thread's weights
 
   __device__ __forceinline__ RowState() {
 #pragma unroll
@@ -30,19 +30,19 @@ struct RowState {
 template <class C>
 using Scores = float[RowState<C>::kRowBlocks][RowState<C>::kKeyBlocks][4];
 
-// Tile row of accumulator element half * 2 (or + 1) of row block `block`.
+// The tile row of accumulator elements 2 * half and 2 * half + 1 of row block `block`.
 template <class C>
 __device__ __forceinline__ int tile_row(int block, int half) {
   return (threadIdx.x / 32 * RowState<C>::kRowBlocks + block) * 16 + half * 8 + threadIdx.x % 32 / 4;
 }
 
-// Factor of a product of q and k; 1 if both are stored unscaled.
+// The factor of a product of q and k; 1 if both are stored without a factor.
 template <class C>
 __device__ __forceinline__ float score_factor(const PrefillSmem<C>& smem, int block, int half) {
   if constexpr (C::kKvBytes != 1) return 1.f;
   else return smem.raw.factor[tile_row<C>(block, half)];
 }
-// Factor of a score in the softmax; a soft cap has applied the score factor already.
+// The factor of a score in the softmax; if there is a soft cap, it has already applied the score factor.
 template <class C>
 __device__ __forceinline__ float softmax_factor(const PrefillSmem<C>& smem, int block, int half) {
   return C::kSoftCap ? 1.f : score_factor<C>(smem, block, half);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void soft_cap(const PrefillSmem<C>& smem, Scores<C>& 
     }
 }
 
-// Applies the logits expression. `table`: parameters of the keys of this tile.
+// Applies the logits expression. `table` contains the parameters of the keys of this tile.
 template <class C>
 __device__ __forceinline__ void vary_scores(const PrefillParams& p, const RowTile& tile, const int32_t* table, int start,
                                             Scores<C>& s) {
@@ -132,11 +132,11 @@ __device__ __forceinline__ void mask_scores(const PrefillParams& p, const RowTil
     }
 }
 
-// Mask of this thread's visible elements of a tile: bit half * 16 + n * 2 + i of a row block.
+// The mask of this thread's visible elements of a tile: bit half * 16 + n * 2 + i of a row block.
 template <class C>
 using Shown = uint32_t[RowState<C>::kRowBlocks];
 
-// Needed if more than a range hides keys. Runs before the scores are computed, one row at a time, to save registers.
+// Needed if keys are hidden by more than a range. Runs before the scores are computed, one row at a time, to save registers.
 template <class C>
 __device__ __forceinline__ void find_shown(const PrefillParams& p, const RowTile& tile, const KvRange& range,
                                            const int32_t* table, int start, Shown<C>& shown) {
@@ -160,8 +160,8 @@ __device__ __forceinline__ void hide_scores(const Shown<C>& shown, Scores<C>& s)
         if ((shown[b] >> (i / 2 * 16 + n * 2 + i % 2) & 1) == 0) s[b][n][i] = minus_infinity();
 }
 
-// Converts scores to weights and rescales the state to the new maximum. (max - new max) is exactly 0 if a tile adds nothing to
-// a row, so a tile without visible keys for a row leaves the row's bits unchanged.
+// Converts scores to weights and rescales the state to the new maximum. If no key of the tile is visible for a row, max - new
+// max is exactly 0, so the bits of the row do not change.
 template <class C>
 __device__ __forceinline__ void update_softmax(const PrefillSmem<C>& smem, RowState<C>& state, Scores<C>& s,
                                                float log2_scale) {

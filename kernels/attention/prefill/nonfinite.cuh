@@ -1,5 +1,5 @@
 // A masked key has weight 0, but 0 * NaN is NaN. In tiles with masked keys, non-finite values are removed from the tensor-core
-// product and added to the rows that see them. Rare, so the code is small rather than fast.
+// product and added to the rows that attend to them. This case is rare, so the code is small rather than fast.
 #pragma once
 #include "kernels/attention/prefill/math.cuh"
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ void add_nonfinite_values(const PrefillParams& p, con
       for (int half = 0; half < 2; ++half) {
         const KvRange seen = row_range<C>(p, tile, range, tile_row<C>(b, half));
         sees[b][half] = start + key >= seen.begin && start + key < seen.end;
-        if constexpr (kHidesMore<C>) {  // the thread that holds this element has its mask bit
+        if constexpr (kHidesMore<C>) {  // the thread with this element has its mask bit
           const uint32_t bits = __shfl_sync(0xffffffffu, shown[b], (threadIdx.x & 28) + key % 8 / 2);
           sees[b][half] = bits >> (half * 16 + key / 8 * 2 + key % 2) & 1;
         }
@@ -64,7 +64,7 @@ __device__ __forceinline__ void drop_nonfinite_values(PrefillSmem<C>& smem) {
     words[i] &= ~halves_mask(nonfinite_halves<typename C::T>(words[i]));
 }
 
-// Call after the values have arrived and before their use, in every thread of the CTA.
+// Must be called by every thread of the CTA, after the values have arrived and before their use.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite_values(const PrefillParams& p, const RowTile& tile, const KvRange& range,
                                                          int start, const Shown<C>& shown, PrefillSmem<C>& smem,

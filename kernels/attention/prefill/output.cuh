@@ -1,4 +1,4 @@
-// Writes the results of a CTA: final rows through shared memory in 16-byte chunks, or f32 partials of one split.
+// Writes the results of a CTA: final rows through shared memory in 16-byte chunks, or the f32 partials of one split.
 #pragma once
 #include "kernels/attention/prefill/math.cuh"
 #include "kernels/attention/prefill/finish.cuh"
@@ -10,7 +10,7 @@ __device__ __forceinline__ int64_t lse_index(const PrefillParams& p, const RowTi
   return packed_offset<C>(tile, row, p.heads, 1);
 }
 
-// Completes a row of a tile from its quad's sum.
+// Completes a row of a tile from the sum of its quad.
 template <class C>
 __device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const PrefillSmem<C>& smem, const RowState<C>& state,
                                              int block, int half) {
@@ -19,7 +19,7 @@ __device__ __forceinline__ Sunk finished_row(const PrefillParams& p, const Prefi
   return finished<C>(p, head, row_lse(state.max[block][half], state.sum[block][half], scale));
 }
 
-// Reduces row sums over quads and normalises the output.
+// Adds the sums of rows over quads and normalises the output.
 template <class C>
 __device__ __forceinline__ void normalise(const PrefillParams& p, const PrefillSmem<C>& smem, RowState<C>& state) {
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_lse(const PrefillParams& p, const PrefillS
     }
 }
 
-// A warp stages the rows in its own rows of Q, which only this warp has read.
+// A warp stages its output rows in its own rows of Q, which only this warp has read.
 template <class C>
 __device__ __forceinline__ void write_rows(const PrefillParams& p, const RowTile& tile, PrefillSmem<C>& smem,
                                            const RowState<C>& state) {

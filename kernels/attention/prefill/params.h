@@ -43,7 +43,7 @@ struct PrefillParams {
   bool q_aligned;      // 16-byte accesses are legal
   bool kv_aligned;
   bool o_aligned;
-  // Pieces only: partial_o is then [2 * num_splits, slot_rows, head_dim_vo], and all of it is written.
+  // Used only with pieces: partial_o is then [2 * num_splits, slot_rows, head_dim_vo], and all of it is written.
   int32_t slot_rows;             // maximum rows of a tile
   unsigned long long* counters;  // see prefill_sm90/join.cuh
   unsigned long long stamp;      // a 48-bit number that memory is unlikely to contain by chance

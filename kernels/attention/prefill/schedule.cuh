@@ -1,6 +1,6 @@
-// Rows and keys of a prefill CTA, derived from the lengths on the device. A request of n packed rows (token-major, the heads of
-// one kv head innermost) owns the slots from floor(first packed row / kTileRows) + request on. That start increases with every
-// request and reserves slots for ceil(n / kTileRows) tiles, so no plan is needed.
+// The rows and keys of a prefill CTA, which the device computes from the lengths. A request of n packed rows (token-major, with
+// the heads of one kv head innermost) owns the slots from floor(first packed row / kTileRows) + request on. This start
+// increases from request to request and reserves ceil(n / kTileRows) slots, so no plan is needed.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 #include "kernels/paged/page_lookup.cuh"
@@ -32,7 +32,7 @@ __device__ __forceinline__ int slot_start(const PrefillParams& p, int request) {
   return static_cast<int>(static_cast<int64_t>(first) * C::kGroup / C::kTileRows) + request;
 }
 
-// The last request that starts at or before `slot`: each warp does a 32-ary search.
+// The last request that starts at or before `slot`. Each warp does a 32-ary search.
 template <class C>
 __device__ __forceinline__ int find_request(const PrefillParams& p, int slot) {
   const int lane = threadIdx.x % 32;
@@ -47,7 +47,7 @@ __device__ __forceinline__ int find_request(const PrefillParams& p, int slot) {
   return first;
 }
 
-// Sets tile `number` of tile.request; false if the request has no such tile.
+// Sets `tile` to tile `number` of tile.request. Returns false if the request has no such tile.
 template <class C>
 __device__ __forceinline__ bool set_row_tile(const PrefillParams& p, int number, RowTile& tile) {
   const IndexSpan rows = q_rows(p, tile.request);
@@ -61,7 +61,8 @@ __device__ __forceinline__ bool set_row_tile(const PrefillParams& p, int number,
   return true;
 }
 
-// Returns false if the slot is past its request's tiles. Late tiles come first: under a causal mask they are the longest.
+// Returns false if the slot is past the tiles of its request. Late tiles come first, because they are the longest under a
+// causal mask.
 template <class C>
 __device__ __forceinline__ bool find_row_tile(const PrefillParams& p, RowTile& tile) {
   const int slot = gridDim.x - 1 - blockIdx.x;
@@ -78,7 +79,7 @@ __device__ __forceinline__ KvRange visible_range(const PrefillParams& p, const R
   return range;
 }
 
-// Fixed chunks: the range depends on the split's number only, so that no batch can change a request's bits.
+// With fixed chunks the range depends only on the number of the split, so the bits of a request do not depend on the batch.
 template <class C>
 __device__ __forceinline__ KvRange fixed_range(KvRange range, int split, int chunk) {
   const int start = split * chunk;
@@ -104,7 +105,7 @@ __device__ __forceinline__ KvRange split_range(const PrefillParams& p, KvRange r
   return range;
 }
 
-// Visible keys of one row, clipped to the split: [begin, end).
+// The visible keys [begin, end) of one row, limited to the split.
 template <class C>
 __device__ __forceinline__ KvRange row_range(const PrefillParams& p, const RowTile& tile, const KvRange& range, int row) {
   const int aligned_token = (tile.first + row) / C::kGroup + tile.kv_len - tile.q_len;
@@ -114,7 +115,7 @@ __device__ __forceinline__ KvRange row_range(const PrefillParams& p, const RowTi
   return seen;
 }
 
-// True if some row of the tile does not see some key of [start, start + kTileKv).
+// True if at least one key of [start, start + kTileKv) is invisible to at least one row of the tile.
 template <class C>
 __device__ __forceinline__ bool needs_mask(const PrefillParams& p, const RowTile& tile, const KvRange& range, int start) {
   const KvRange first = row_range<C>(p, tile, range, 0);

@@ -16,10 +16,10 @@
 
 namespace opfacade {
 
-// Array length: zero-length arrays do not exist.
+// The length of an array, because C++ has no arrays of length zero.
 constexpr int at_least_one(int n) { return n > 0 ? n : 1; }
 
-// The row and head that expressions refer to.
+// The row and head to which expressions refer.
 template <class V>
 struct VariantRow {
   int32_t q_pos, q_len, kv_len, head, kv_head;
@@ -27,7 +27,7 @@ struct VariantRow {
   int32_t row_param[at_least_one(V::kRow)];
 };
 
-// The key position in expressions: base + step. step is a constant within a tile, so that base - x is converted once per row.
+// The key position in expressions is base + step. `step` is a constant within a tile, so base - x is converted once per row.
 template <class V>
 struct VariantKey {
   int32_t base;
@@ -36,7 +36,7 @@ struct VariantKey {
   __device__ __forceinline__ int32_t kv_pos() const { return base + step; }
 };
 
-// row: row of the tile. A padding row is replaced by the last valid row, so that no read is out of bounds.
+// row: the row of the tile. A padding row is replaced by the last valid row, so that no read is out of bounds.
 template <class C>
 __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParams& p, const RowTile& tile, int kv_head, int row) {
   using V = Variant<C>;
@@ -55,7 +55,7 @@ __device__ __forceinline__ VariantRow<Variant<C>> variant_row(const PrefillParam
   return out;
 }
 
-// Applies the query expression to two elements of q, rounded back to their type.
+// Applies the query expression to two elements of q and rounds them back to their type.
 template <class C>
 __device__ __forceinline__ uint32_t varied_pair(uint32_t pair, const VariantRow<Variant<C>>& row) {
   using T = typename C::T;
@@ -63,7 +63,7 @@ __device__ __forceinline__ uint32_t varied_pair(uint32_t pair, const VariantRow<
                  Variant<C>::query(T::unpack(static_cast<uint16_t>(pair >> 16)), row));
 }
 
-// table: parameters of the keys of a tile, [kKey][kTileKv].
+// table: the parameters of the keys of a tile, [kKey][kTileKv].
 template <class C>
 __device__ __forceinline__ VariantKey<Variant<C>> variant_key(const int32_t* table, int start, int column, int step) {
   using V = Variant<C>;
@@ -75,7 +75,7 @@ __device__ __forceinline__ VariantKey<Variant<C>> variant_key(const int32_t* tab
   return out;
 }
 
-// Copies the parameters of one key into the table; page and slot locate it in the cache.
+// Copies the parameters of one key into the table. `page` and `slot` locate the key in the cache.
 template <class C>
 __device__ __forceinline__ void fetch_key_params(const PrefillParams& p, int32_t* table, int key, int page, int slot) {
   const VariantOperands& operands = C::operands(p);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void fetch_key_params(const PrefillParams& p, int32_t
     table[i * C::kTileKv + key] = operands.key[i * operands.key_count + page * operands.key_page + slot];
 }
 
-// 32 bits of a packed mask from `bit` on, lowest first.
+// Reads 32 bits of a packed mask from `bit` on, lowest bit first.
 __device__ __forceinline__ uint32_t mask_word(const VariantOperands& operands, int64_t word) {
   if (word < 0) return 0;
   if (word * 4 + 4 <= operands.mask_bytes) return reinterpret_cast<const uint32_t*>(operands.mask)[word];
@@ -94,7 +94,7 @@ __device__ __forceinline__ uint32_t mask_word(const VariantOperands& operands, i
   return out;
 }
 
-// Mask bits of one row for kTileKv keys from `start` on; valid only for keys of the request.
+// The mask bits of one row for kTileKv keys from `start` on; valid only for keys of the request.
 template <class C>
 __device__ __forceinline__ void fetch_row_bits(const PrefillParams& p, const RowTile& tile, int row, int start,
                                                uint32_t (&bits)[C::kTileKv / 32]) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ void fetch_row_bits(const PrefillParams& p, const Row
   }
 }
 
-// Mask of this thread's elements of one row: keys n * 8 + threadIdx.x % 4 * 2 + i, bit n * 2 + i each. Small rolled loops,
-// because registers are scarce at the call.
+// The mask of this thread's elements of one row: bit n * 2 + i for key n * 8 + threadIdx.x % 4 * 2 + i. The loops are not
+// unrolled, because registers are scarce at the call.
 template <class C>
 __device__ __forceinline__ uint32_t shown_elements(const PrefillParams& p, const RowTile& tile, const KvRange& range,
                                                    int kv_head, int row_of_tile, const int32_t* table, int start) {

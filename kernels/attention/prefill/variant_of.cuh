@@ -1,4 +1,4 @@
-// True if a kernel has a variant: see prefill/variant.cuh.
+// The variant of a kernel, or NoVariant if it has none: see prefill/variant.cuh.
 #pragma once
 
 namespace opfacade {

@@ -1,4 +1,4 @@
-// Additional parameters of a prefill with a variant or a mask, shared by the kernel and its binding.
+// Additional parameters of a prefill with a variant or a mask; the kernel and its binding share them.
 #pragma once
 #include "kernels/attention/prefill/params.h"
 
@@ -9,8 +9,8 @@ struct VariantOperands {
   const float* head;           // [n, heads]
   const int32_t* row;          // [n, total_rows]
   const int32_t* key;          // [n, pages, page_size], or [n, rows of k]
-  int64_t key_count;           // number of elements of one of the n parameters
-  int64_t key_page;            // elements per page; ragged: 0
+  int64_t key_count;           // number of elements of each of the n parameters
+  int64_t key_page;            // elements per page; 0 if ragged
   const uint8_t* mask;         // 4-byte aligned
   const int32_t* mask_indptr;  // [batch + 1], in bytes
   int64_t mask_bytes;

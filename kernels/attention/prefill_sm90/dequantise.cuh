@@ -10,22 +10,22 @@ namespace opfacade {
 template <class C>
 struct RawTile {
   static constexpr int kRows = C::Tile::kRawRows;
-  static constexpr int kParts = C::kTileKv / kRows;  // parts of K or V
-  // A warp's step: 512 bytes of whole rows, 16 bytes a lane.
-  static constexpr int kChunks = C::kHeadDim / 16;    // 16-byte chunks of a row
+  static constexpr int kParts = C::kTileKv / kRows;  // parts of a tile of K or of V
+  // In one step, a warp processes 512 bytes of whole rows, 16 bytes per lane.
+  static constexpr int kChunks = C::kHeadDim / 16;    // 16-byte chunks per row
   static constexpr int kStepBytes = 512, kStepRows = 32 / kChunks;
   static constexpr int kSteps = kRows / kStepRows;
   static_assert(kSteps * kStepBytes == C::Tile::kRawBytes && kParts <= 2);
 };
 
-// Role of warp 0.
+// The role of warp 0.
 template <class C>
 struct RawLoader : RowCopier<C> {
   using Raw = RawTile<C>;
   using RowCopier<C>::smem, RowCopier<C>::p;
   Ring<C::Tile::kRawSlots> ring{};
 
-  // Issues the tile at `start`: the parts of its keys, then of its values. `page`: entry of this lane's box.
+  // Issues the loads of the tile at `start`: the parts of K, then of V. `page` is the page table entry of this lane's box.
   __device__ __forceinline__ void issue_loads(const Work& work, const Pages<C>& pages, int start, int page) {
     constexpr int kAtOnce = 4;
     const int lane = threadIdx.x % 32, token = lane * p.box, end = min(work.range.end - start, C::kTileKv);
@@ -68,11 +68,11 @@ struct RawLoader : RowCopier<C> {
     __syncwarp();
   }
 
-  // The same for threads that copy. `page`: entries of this lane's rows. Rows outside the range are masked or zeroed later, so
-  // any row is valid there.
+  // The same for copies by threads. `page` contains the entries of this lane's rows. Rows outside the range are masked or
+  // zeroed later, so they may have any valid address.
   __device__ __forceinline__ void publish_rows(const Work& work, const Pages<C>& pages, int start,
                                             const typename RowCopier<C>::Entries& page) {
-    constexpr int kLookups = RowCopier<C>::kLookups, kOfPart = kLookups / Raw::kParts;  // rows of a lane
+    constexpr int kLookups = RowCopier<C>::kLookups, kOfPart = kLookups / Raw::kParts;  // rows per lane
     int id[kLookups], slot[kLookups];
 #pragma unroll
     for (int i = 0; i < kLookups; ++i) {
@@ -101,31 +101,31 @@ struct Dequantiser {
   using Raw = RawTile<C>;
   using Shared = WgmmaShared<C>;
   static constexpr int kWarps = kTileWarps<C>;
-  static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;             // steps of a warp in a part, at most
+  static constexpr int kMost = (Raw::kSteps + kWarps - 1) / kWarps;  // the largest number of steps of a warp in a part
   static constexpr int kBatch = kMapped && C::kHeadDim < 256 ? kMost : kMost / 2;  // loads in flight, limited by registers
-  // After kPlaces steps a warp has the same rows of an eight-row group again, kWarps groups further.
+  // After kPlaces steps, a warp has the same rows of an eight-row group again, kWarps groups later.
   static constexpr int kPlaces = 8 / Raw::kStepRows;
 
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  Ring<C::Tile::kRawSlots> ahead{}, current{};  // the part to copy next (without TMA), and the one to convert
+  Ring<C::Tile::kRawSlots> ahead{}, current{};  // the part that is copied next (without TMA), and the part that is converted
 
-  // This warp's first step. phase: 0 or 1 for alternating parts, because the number of steps in a part is not a multiple of the
-  // number of warps.
+  // The first step of this warp. phase: 0 or 1 for alternating parts, because the number of steps in a part is not a multiple
+  // of the number of warps.
   __device__ __forceinline__ static int first_step(int phase) {
     const int step = threadIdx.x / 32 - 1 + (kMapped ? phase * (kWarps - Raw::kSteps % kWarps) : 0);
     return step < kWarps ? step : step - kWarps;
   }
-  // True if the part has a step for iteration i of this warp.
+  // True if this warp has a step in iteration i of the part.
   __device__ __forceinline__ static bool takes(int phase, int i) {
     return i < kMost - 1 || first_step(phase) + i * kWarps < Raw::kSteps;
   }
-  // Address of this lane's bytes of its first step.
+  // The address of this lane's bytes in its first step.
   __device__ __forceinline__ uint32_t place(int slot, int phase) const {
     return smem_address(smem.raw.slots[slot]) + first_step(phase) * Raw::kStepBytes + threadIdx.x % 32 * 16;
   }
 
-  // Converts the next part of the ring into its place in the tile.
+  // Converts the next part of the ring into its rows of the tile.
   __device__ __forceinline__ void convert(uint32_t tile, int phase) {
     const int lane = threadIdx.x % 32, chunk = lane % Raw::kChunks;
     // A lane converts 16 bytes in two halves, each an 8-byte load and a 16-byte store. Some lanes start with the second half,
@@ -158,7 +158,7 @@ struct Dequantiser {
     current.advance();
   }
 
-  // Without TMA: copies the bytes of the next part that this thread will convert.
+  // Without TMA, copies the bytes of the next part that this thread will convert.
   __device__ __forceinline__ void copy() {
     const int row = threadIdx.x % 32 / Raw::kChunks, column = threadIdx.x % Raw::kChunks * 16;
     const char* const* rows = smem.raw.rows[ahead.stage] + first_step(0) * Raw::kStepRows + row;
@@ -211,7 +211,7 @@ struct Dequantiser {
           if constexpr (!kMapped) {
             copy_ahead(left * Raw::kParts - part > 2);
             cp_async_wait<2>();
-            queries.publish_pending();  // their copies were issued before
+            queries.publish_pending();  // the copies of q were issued earlier
           }
           convert(tile + part * (Raw::kRows / 8) * Shared::kKvGroup, Raw::kParts == 1 ? values : part);
         }

@@ -1,7 +1,7 @@
 // Warpgroup 0 without TMA (page sizes that are not a multiple of 8 tokens, addresses or strides not aligned to 16 bytes): half
-// its threads copy K row by row, half V, so that neither waits for a stage of the other. Tensor cores see a thread's writes
-// only after its own proxy fence, so a thread waits for its copies before it arrives; the address computation of the next rows
-// covers the wait.
+// of the threads copy K row by row, the other half V, so that neither half waits for a stage of the other. Tensor cores see the
+// writes of a thread only after its own proxy fence, so a thread waits for its copies before it arrives; meanwhile it computes
+// the addresses of the next rows.
 #pragma once
 #include "kernels/attention/prefill_sm90/tma_load.cuh"
 
@@ -12,7 +12,7 @@ struct RowCopier {
   using Shared = WgmmaShared<C>;
   // Eight threads copy the chunks of each panel of a K or V row; a thread's rows are kStep apart.
   static constexpr int kChunks = 8, kStep = kCopiers<C> / kChunks;
-  // rows at once, limited by registers
+  // rows that a thread copies at once, limited by registers
   static constexpr int kBatch = C::kHeadDim > 128 || C::kTileKv % (8 * kStep) != 0 ? 4 : 8;
   static constexpr int kLookups = (C::kTileKv + kCopiers<C> - 1) / kCopiers<C>;  // row lookups of each thread
   using Entries = int[kLookups];
@@ -20,7 +20,7 @@ struct RowCopier {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
   NonfiniteReport<C> nonfinite{smem};
-  uint32_t pending = 0;  // barrier of the copies in flight
+  uint32_t pending = 0;  // the barrier of the copies in flight
 
   // Waits for the pending copies and arrives on their barrier.
   __device__ __forceinline__ void publish_pending() {
@@ -32,8 +32,8 @@ struct RowCopier {
     cp_async_wait<0>();
     publish_pending();
   }
-  // Announces the writes since the last call on `full`. copied: cp.async wrote them, so the arrival follows when they have
-  // arrived (publish_pending); otherwise ordinary stores wrote them, and this thread arrives at once.
+  // Announces the writes since the last call on `full`. copied: cp.async wrote the data, so the arrival follows after the data
+  // has arrived (publish_pending); otherwise ordinary stores wrote the data, and this thread arrives at once.
   __device__ __forceinline__ void committed(uint64_t& full, bool copied) {
     if (!copied) return publish_writes(smem_address(&full));
     cp_async_commit();
@@ -41,7 +41,8 @@ struct RowCopier {
     publish_pending();
     pending = smem_address(&full);
   }
-  // Before it blocks, it publishes the pending copies: the consumers may need them to release what this thread waits for.
+  // Publishes the pending copies before it blocks, because the consumers may need them to release the stage that this thread
+  // waits for.
   __device__ __forceinline__ void wait(const uint64_t& barrier, uint32_t parity) {
     if (!mbarrier_is_over(smem_address(&barrier), parity)) flush();
     mbarrier_wait(smem_address(&barrier), parity);
@@ -65,7 +66,7 @@ struct RowCopier {
     nonfinite.publish(stage, found != 0);
   }
 
-  // Queries: kQChunks threads copy one row; it is the largest power of two that divides the number of 16-byte chunks of a row.
+  // kQChunks threads copy one row of Q; it is the largest power of two that divides the number of 16-byte chunks of a row.
   static constexpr int kQChunks = C::kHeadDim / 8 & -(C::kHeadDim / 8), kQStep = kQueryCopiers<C> / kQChunks;
 
   __device__ __forceinline__ const char* q_row(const Work& work, int row, int chunk) const {
@@ -115,9 +116,9 @@ struct RowCopier {
     __syncwarp();
   }
 
-  // Copies rows of K or V; rows[i] is the byte offset of a row from `from`. In batches, because a copy that waits for its
-  // address blocks the next one. kWhole: all rows are inside the range; otherwise rows outside it become zeros, with `any` as
-  // a valid address.
+  // Copies rows of K or V; rows[i] is the byte offset of a row from `from`. Rows are copied in batches, because a copy that
+  // waits for its address blocks the next copy. kWhole: all rows are inside the range; otherwise rows outside it become zeros,
+  // with `any` as a valid address.
   template <bool kWhole>
   __device__ __forceinline__ void copy_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                             int begin, int end) const {
@@ -142,7 +143,7 @@ struct RowCopier {
       dst += kBatch * (kStep / 8) * Shared::kKvGroup;
     }
   }
-  // The same, element by element.
+  // The same copy, element by element.
   __device__ __forceinline__ void store_rows(const uint64_t* rows, const char* from, uint32_t dst, int panels, const char* any,
                                              int begin, int end) const {
 #pragma unroll 1
@@ -169,7 +170,7 @@ struct RowCopier {
     }
   }
 
-  // Copies K or V of one tile once its stage is empty. begins: the first tile of a work.
+  // Copies K or V of one tile once its stage is empty. begins: the tile is the first of a work.
   template <bool kValues>
   __device__ __forceinline__ void copy(const Pages<C>& pages, const Work& work, const Ring<C::kStages>& ring, int start,
                                        const Entries& page, bool begins) {

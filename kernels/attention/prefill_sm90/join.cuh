@@ -9,13 +9,13 @@
 
 namespace opfacade {
 
-// Partials of up to 16 rows. Other CTAs wrote them in this launch, so loads bypass L1 (ld.global.cg).
+// The partials of up to 16 rows. Other CTAs wrote them in this launch, so the loads bypass L1 (ld.global.cg).
 template <class C>
 struct RowPartials {
   const PrefillParams& p;
-  int begin, end;  // rows of the tile
-  int cta;         // the CTA of the first part
-  int count;       // parts of the tile
+  int begin, end;  // rows of the tile, [begin, end)
+  int cta;         // the CTA that has the first part
+  int count;       // number of parts of the tile
 
   __device__ __forceinline__ int64_t at(int part, int row) const {
     return static_cast<int64_t>(part_slot(cta + part, part == 0)) * p.slot_rows + row;
@@ -39,7 +39,7 @@ struct RowPartials {
 
 constexpr int kRowsAtOnce = 4;
 
-// Adds the partials of kRowsAtOnce rows from `first` on, by a warp. base: of the lane's row.
+// One warp adds the partials of kRowsAtOnce rows from `first` on. base: the base of the lane's row.
 template <class C>
 __device__ __forceinline__ void add_partials(const RowPartials<C>& parts, float base, int first, int column, float (&sum)[kRowsAtOnce][4]) {
 #pragma unroll 2
@@ -54,7 +54,7 @@ __device__ __forceinline__ void add_partials(const RowPartials<C>& parts, float 
   }
 }
 
-// Merges and stores the rows, by a warp.
+// One warp merges and stores the rows.
 template <class C>
 __device__ __forceinline__ void merge_rows(const PrefillParams& p, const Work& work, const RowPartials<C>& parts) {
   const RowWeights weights = parts.weights();
@@ -80,7 +80,7 @@ __device__ __forceinline__ void merge_rows(const PrefillParams& p, const Work& w
     }
 }
 
-// Called by one lane, after its warp stored its rows. True for the last of `count` arrivals.
+// Must be called by one lane, after its warp has stored its rows. True for the last of `count` arrivals.
 template <class C>
 __device__ __forceinline__ bool arrives_last(const PrefillParams& p, int count, int cta, int warp) {
   Counter* const counter = p.counters + cta * kConsumerWarps<C> + warp;

@@ -28,8 +28,8 @@ struct Consumer {
 
   const PrefillParams& p;
   WgmmaShared<C>& smem;
-  bool mapped;  // TMA loads V as stored, so tile warps check masked tiles after v_full
-  int group;  // index among the consumer warpgroups
+  bool mapped;  // TMA loads V as stored, so the tile warps check masked tiles after v_full
+  int group;  // index of this warpgroup among the consumers
   WorkQueue<C> queue, current;  // the next work, and the current one
   Ring<C::kStages> keys, values;  // a tile's V has the stage of its K, so `values` repeats `keys` one step later
   Ring<Shared::kQStages> queries;
@@ -74,8 +74,8 @@ struct Consumer {
     values_ready = __all_sync(0xffffffffu, values.is_full(smem.v_full));
     keys_ready = __all_sync(0xffffffffu, keys.is_full(smem.k_full));
   }
-  // True if the next step must leave the inner loop. left: remaining tiles of the work; masked: the last scored tile, whose
-  // values are added next, is masked.
+  // True if the next step must leave the inner loop. left: the remaining tiles of the work; masked: the last scored tile is
+  // masked, and its values are added next.
   __device__ __forceinline__ bool is_special(int left, bool masked) const {
     return left == 0 || masked || !values_ready || !keys_ready;
   }
@@ -113,19 +113,19 @@ struct Consumer {
     if constexpr (kHidesMore<C>) hide_keys<C>(shown, s);
   }
 
-  // The base in units of scores.
+  // Converts the base to units of scores.
   __device__ __forceinline__ RowScale in_scores(RowScale scale) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) scale.base[half] *= softmax_factor<C>(smem, half);
     return scale;
   }
-  // The work after one whose scores are all computed. Returns null if no work is left.
+  // The work after the one whose scores have all been computed, or null if no work is left.
   __device__ __forceinline__ const Work* work_after() {
     if constexpr (!kReleasesEarly) release_if(true, smem.q_empty, queries);
     return next_work();
   }
-  // Rare: the base moves with the tile's maximum, so the weights are computed again. This never happens in the first step of a
-  // work, when o still belongs to the previous work: the base is then the maximum of this tile already.
+  // Rare case: the base changes to the maximum of the tile, so the weights are computed again. This never happens in the first
+  // step of a work, when o still belongs to the previous work: the base is then already the maximum of this tile.
   __device__ __forceinline__ void rescale(
       const Scores& s, const bool (&has)[2], const ScoreLine<C>& line, Weights& weights, WgmmaRows<C>& rows) const {
     const float exponent[2] = {p.score.log2_scale * softmax_factor<C>(smem, 0), p.score.log2_scale * softmax_factor<C>(smem, 1)};
@@ -136,7 +136,7 @@ struct Consumer {
     rows.scale.add(shrunk, sum);
   }
 
-  // Starts the scores of the next tile, and the values of the last one.
+  // Issues the score products of the next tile and the value products of the last one.
   __device__ __forceinline__ void issue_products(Scores& s, const Weights& weights, uint32_t v, WgmmaRows<C>& rows) const {
     wait_pingpong();
     start_scores(s);
@@ -160,14 +160,14 @@ struct Consumer {
     if (next == nullptr) return;
     const Work* work = nullptr;  // work whose values are added
     MaskedTiles masked = next->masked;
-    int left = 0, start = 0;  // remaining tiles of `next`, and the current one's first key
+    int left = 0, start = 0;  // the number of remaining tiles of `next`, and the first key of the current tile
     bool hides = false;       // the current tile is masked
     WgmmaRows<C> rows;
-    RowScale ended;  // bases and sums of `work` when it ends; rows.scale is then that of `next`
+    RowScale ended;  // the bases and sums of `work` when it ends; rows.scale then belongs to `next`
     Scores s;
     Weights weights = {}, early;
-    // V tile and its empty barrier for the next step. The first step multiplies any tile by zero weights and arrives on a dummy
-    // barrier, to avoid a branch that would serialise the wgmma groups; its o is cleared.
+    // The V tile and its empty barrier for the next step. The first step multiplies any tile by zero weights and arrives on a
+    // dummy barrier, which avoids a branch that would serialise the wgmma groups; its o is cleared.
     uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.dummy);
     ScoreLine<C> line;  // linear term of the last scored tile
     LargeSlopeRows<C> large_slope;  // rows of `next` with a large slope
@@ -199,7 +199,7 @@ struct Consumer {
           hides = masked(start);
           if constexpr (kHidesMore<C>) find_shown<C>(p, *next, start, shown);
           issue_products(s, weights, v, rows);
-          VariantRows<C> varied;  // overlaps the products: parameters come from global memory
+          VariantRows<C> varied;  // overlaps the products, because the parameters come from global memory
           variant_rows<C>(p, *next, varied);
           score_line<C>(p, varied, start, line);
           wait_scores(--left, s);

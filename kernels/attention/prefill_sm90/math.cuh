@@ -24,7 +24,7 @@ struct WgmmaRows {
   }
 };
 
-// Row of the row tile that accumulator elements 2 * half and 2 * half + 1 of this thread belong to.
+// The row of the row tile to which accumulator elements 2 * half and 2 * half + 1 of this thread belong.
 __device__ __forceinline__ int wgmma_row(int half) {
   return (threadIdx.x - kWarpgroup) / 32 * 16 + half * 8 + lane_row();
 }
@@ -55,7 +55,7 @@ __device__ __forceinline__ void issue_values(const uint32_t (&weights)[C::kTileK
   wgmma_commit();
 }
 
-// The same without overlap: in a loop, because products take long to compile.
+// The same without overlap. It is a loop because products take long to compile.
 template <class C>
 __device__ __forceinline__ void add_values(uint32_t (&weights)[C::kTileKv / 4], uint32_t v, float (&o)[C::kHeadDimVo / 2]) {
   constexpr int kGroup = WgmmaShared<C>::kKvGroup, kAtOnce = C::kTileKv % 64 == 0 ? 64 : 32;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void vary_queries(const PrefillParams& p, const Work&
   }
 }
 
-// Row values that expressions refer to; unused without a logits expression.
+// The values of a row to which expressions refer; unused without a logits expression.
 template <class C>
 using VariantRows = VariantRow<Variant<C>>[2];
 template <class C>
@@ -127,9 +127,9 @@ __device__ __forceinline__ void score_line(const PrefillParams& p, const Variant
     }
   }
 }
-// Rows with a large slope: if the linear term exceeds 2^20, its rounding error is a visible part of an exponent; the weight at
-// the maximum would not be 1, and that of a masked key not 0. Slopes of common models are never that large. A row has a large
-// slope in all tiles of a work or in none: the term is tested at the first and the last key tile.
+// Rows with a large slope. If the linear term exceeds 2^20, its rounding error changes an exponent visibly: the weight at the
+// maximum would not be 1, and the weight of a masked key not 0. Common models have no such slopes. A row has a large slope in
+// all tiles of a work or in none, because the term is tested at the first and the last key tile.
 template <bool kAny>
 struct LargeSlope {
   static constexpr bool any = false;
@@ -159,7 +159,8 @@ __device__ __forceinline__ void find_large_slopes(const PrefillParams& p, const 
     large_slope.any = __any_sync(0xffffffffu, large_slope.row[0] || large_slope.row[1]);
   }
 }
-// For such rows the term is added to the scores and removed from `line`; masked scores stay -inf. Other rows are unchanged.
+// For rows with a large slope, the term is added to the scores and removed from `line`; masked scores stay -inf. Other rows are
+// unchanged.
 template <class C>
 __device__ __forceinline__ void apply_line(const LargeSlopeRows<C>& large_slope, ScoreLine<C>& line, float (&s)[C::kTileKv / 2]) {
   if constexpr (Variant<C>::kLine) {

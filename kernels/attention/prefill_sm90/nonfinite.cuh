@@ -10,9 +10,9 @@ __device__ __forceinline__ uint32_t pair_address(int key, int block) {
   return kv_place<C>(key, block) + 2 * lane_column();
 }
 
-// Calls add(block, key, sees, four) for each 8-column block of the output and each key of a tile: `sees` tells which of this
-// thread's rows see the key, `four` are its elements of the block. o is rotated so that each block is once in the registers of
-// the first: an unrolled loop would be a twelfth of the kernel's code.
+// Calls add(block, key, sees, four) for each 8-column block of the output and each key of a tile: `sees` tells for each of this
+// thread's rows whether the key is visible, `four` are the thread's elements of the block. o is rotated so that each block is
+// once in the registers of the first block: an unrolled loop would be a twelfth of the kernel's code.
 template <class C, class Add>
 __device__ __forceinline__ void add_by_key(const PrefillParams& p, const Work& work, int start, const WgmmaShown& shown,
                                            float (&o)[C::kHeadDimVo / 2], Add add) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void add_by_key(const PrefillParams& p, const Work& w
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         sees[half] = start + key >= seen[half].begin && start + key < seen[half].end;
-        if constexpr (kHidesMore<C>)  // the thread that holds this element has its bit
+        if constexpr (kHidesMore<C>)  // the thread with this element has its mask bit
           sees[half] = __shfl_sync(0xffffffffu, shown[half], (threadIdx.x & 28) + column_thread(key)) >> column_element(key) & 1;
       }
       add(block, key, sees, four);
@@ -54,7 +54,7 @@ __device__ __forceinline__ void add_nonfinite(const PrefillParams& p, const Work
   });
 }
 
-// Called by all consumer warpgroups at the same tile, while no product in flight writes o or reads this tile.
+// Must be called by all consumer warpgroups at the same tile, while no product in flight writes o or reads this tile.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                                   const WgmmaShown& shown, WgmmaRows<C>& rows) {

@@ -38,7 +38,7 @@ __device__ __forceinline__ void write_final(const PrefillParams& p, const Work& 
   }
 }
 
-// Index of a row in the partials.
+// The index of a row in the partials.
 template <class C>
 __device__ __forceinline__ int64_t partial_row(const PrefillParams& p, const Work& work, int row) {
   if constexpr (kCutsByLengths<C>) return static_cast<int64_t>(part_slot(blockIdx.x, TilePart::of(work.split).index == 0)) * p.slot_rows + row;

@@ -24,9 +24,9 @@ struct WgmmaPrefillParams {
   TensorMap k_map;
   TensorMap v_map;
   PrefillParams base;
-  int32_t slots;      // row tiles of one kv head, at most
+  int32_t slots;      // upper bound of the row tiles of one kv head
   int32_t kv_heads;
-  int32_t box;        // tokens
+  int32_t box;        // tokens per box
   int32_t box_lanes;  // lanes that find the boxes of one tile
   int32_t k_page;   // step from page to page in the dimension of k_map that counts heads of pages
   int32_t v_page;
@@ -57,9 +57,9 @@ struct WgmmaTile : WgmmaBlock<has_three_consumers(kHeadDim, kKvBytes) ? 192 : 12
   static constexpr int kStages = (kHeadDim == 64 ? 4 : 2) * default_keys(kHeadDim, kKvBytes) / kKeys;  // stages of K and of V
   static constexpr int kQStages = kHeadDim > 128 ? 1 : 2;
   static constexpr int kQBytes = kRows * kHeadDim * 2;
-  static constexpr int kKBytes = kKeys * kHeadDim * 2;     // K tile, as operand
+  static constexpr int kKBytes = kKeys * kHeadDim * 2;     // bytes of a K tile as an operand
   static constexpr int kVBytes = kKeys * kHeadDimVo * 2;
-  static constexpr int kControlBytes = 8192;    // barriers, work, lengths, row addresses
+  static constexpr int kControlBytes = 8192;    // bytes for barriers, works, lengths and row addresses
   static constexpr int kRawSlots = kKvBytes == 2 ? 0 : kHeadDim == 64 ? 4 : 3;
   static constexpr int kRawRows = 8192 / kHeadDim < kKeys ? 8192 / kHeadDim : kKeys;
   static constexpr int kRawBytes = kRawRows * kHeadDim;
@@ -87,8 +87,8 @@ struct WgmmaFp8Tile : WgmmaBlock<128, 224, 56> {
 };
 
 struct WgmmaFp8PrefillParams : WgmmaPrefillParams {
-  const float* q_scale;  // null or the factors of the stored Q
-  int32_t q_scale_stride;  // 0: one factor for all kv heads
+  const float* q_scale;  // factors of the stored Q, or null
+  int32_t q_scale_stride;  // 0 if all kv heads share one factor
 };
 
 }  // namespace opfacade

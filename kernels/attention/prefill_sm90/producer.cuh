@@ -10,7 +10,7 @@ template <class C, bool kValues>
 struct Producer {
   const WgmmaPrefillParams& p;
   WgmmaShared<C>& smem;
-  WorkQueue<C> queue, current;  // the next work, and the current one
+  WorkQueue<C> queue, current;  // copies by threads if TMA does not load whole tiles; also loads raw tiles
   RawLoader<C> threads;  // copies by threads, if TMA does not load whole tiles; also loads raw tiles
   BoxLoader<C, C::kHeadDim> loader;
   Ring<C::kStages> ring{};
@@ -26,7 +26,7 @@ struct Producer {
 
   // Warp 0 publishes work and reads it back; it stays valid until the consumers release it.
   __device__ __forceinline__ const Work* find() {
-    threads.flush();  // the search takes longer than the first tile's copies, for which the consumers may be waiting
+    threads.flush();  // the search takes longer than the copies of the first tile, for which the consumers may be waiting
     if (threadIdx.x < 32) {
       Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);
       scheduler.resume(smem.progress);
@@ -61,7 +61,7 @@ struct Producer {
   }
 
   using Entries = typename RowCopier<C>::Entries;
-  // Loads this thread's page table entries one tile ahead: of its box of a raw part, or of rows.
+  // Loads this thread's page table entries one tile ahead: the entry of its box of a raw part, or the entries of its rows.
   __device__ __forceinline__ void look_up(const Pages<C>& pages, const Work& work, int start, Entries& page) const {
     if (mapped()) {
       const int token = threadIdx.x % 32 * p.box;
@@ -70,7 +70,7 @@ struct Producer {
       RowCopier<C>::look_up(pages, start, work.range.end, page);
     }
   }
-  // `page`: entries of the tile at `start`; then of the following one.
+  // `page` contains the entries of the tile at `start`, and after the call those of the following tile.
   __device__ __forceinline__ void load_tile(const Work& work, const Pages<C>& pages, int start, Entries& page,
                                             bool begins) {
     if (loads_by_tma()) {
@@ -90,7 +90,7 @@ struct Producer {
     for (int i = 0; i < RowCopier<C>::kLookups; ++i) page[i] = next[i];
   }
 
-  // The search for the next work starts when the first tile of the current work was issued, and overlaps its load.
+  // The search for the next work starts after the first tile of the current work has been issued, and overlaps its load.
   __device__ __forceinline__ void run() {
     if (!kValues && threadIdx.x < 32) {
       Scheduler<C> scheduler(p, smem.lengths, smem.pieces.line);

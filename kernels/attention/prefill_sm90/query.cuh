@@ -1,4 +1,4 @@
-// Prepares Q of a consumer warpgroup in shared memory: sign of the scale, and bf16 to f16 if K is f16.
+// Prepares Q of a consumer warpgroup in shared memory: applies the sign of the scale, and converts bf16 to f16 if K is f16.
 #pragma once
 #include "kernels/attention/prefill_sm90/math.cuh"
 #include "kernels/attention/q_transform.cuh"
@@ -15,11 +15,12 @@ __device__ __forceinline__ void transform_queries(unsigned char* rows, QTransfor
   }
 }
 
-// fp8 cache: converts bf16 rows (kNarrowQuery) to f16 times a power of two for each row, because the dequantised K is f16.
-// `factors` receives the score factors, which restore the scores: factor of K / that power. 64 rows, two threads a row.
+// For an fp8 cache: multiplies bf16 rows (kNarrowQuery) by a power of two per row and converts them to f16, because the
+// dequantised K is f16. `factors` receives the score factors, which restore the scores: the factor of K / that power. Two
+// threads process each of the 64 rows.
 template <class C>
 __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned char* rows, float* factors, int kv_head) {
-  constexpr int kWords = C::kHeadDim / 4;  // words of a thread
+  constexpr int kWords = C::kHeadDim / 4;  // words per thread
   const int row = threadIdx.x % kWarpgroup / 2, half = threadIdx.x % 2;
   const auto word_at = [&](int i) {
     const int word = half * kWords + i, chunk = word / 4;
@@ -39,13 +40,13 @@ __device__ __forceinline__ void scale_queries(const PrefillParams& p, unsigned c
   if (half == 0) factors[row] = never_zero(key * power_of_two(-shift));
 }
 
-// Score factor of a thread's row; 1 without an fp8 cache. It stays in shared memory, because registers are scarcer.
+// The score factor of a thread's row; 1 without an fp8 cache. The factor stays in shared memory, because registers are scarcer.
 template <class C>
 __device__ __forceinline__ float score_factor(const WgmmaShared<C>& smem, int half) {
   if constexpr (C::kKvBytes != 1) return 1.f;
   else return smem.raw.factor[wgmma_row(half)];
 }
-// The score factor that the softmax must apply; with a soft cap it is applied already.
+// The score factor that the softmax must apply; with a soft cap it has been applied already.
 template <class C>
 __device__ __forceinline__ float softmax_factor(const WgmmaShared<C>& smem, int half) {
   return C::kSoftCap ? 1.f : score_factor<C>(smem, half);

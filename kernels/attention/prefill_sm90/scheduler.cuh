@@ -14,10 +14,10 @@ namespace opfacade {
 // unbalance the CTAs. More than kMaxRanked requests are not ranked: their row tiles are processed from the last to the first.
 constexpr int kMaxRanked = 256;
 constexpr int kManyHeads = 16;         // kv heads of a head round without ranks; about eight of 132 CTAs then work on one head
-constexpr float kL2 = 32 * 1048576.f;  // bytes of K and V in a head round, at most: the part of L2 that they may use
+constexpr float kL2 = 32 * 1048576.f;  // upper bound of the bytes of K and V in a head round: the part of L2 that they may use
 constexpr int kMinRounds = 3;          // a head round has at least so many rounds; fewer would balance the CTAs badly
 
-// Position of a CTA in its schedule.
+// The position of a CTA in its schedule.
 struct Progress {
   int round = 0;       // the next round; this CTA has at most one item in each
   int heads = 0;       // kv heads of a head round
@@ -28,19 +28,19 @@ struct Progress {
   int above = 0;       // row tiles that cost more than `cost`
 };
 
-// This CTA's share of the cut line of an uneven batch: see cut.cuh. It is processed before all other tiles, which stay whole.
-// It stays in shared memory: see Scheduler::resume.
+// The share of this CTA of the cut line of an uneven batch: see cut.cuh. The CTA computes it before all other tiles, which stay
+// whole. It is kept in shared memory: see Scheduler::resume.
 struct CutLine {
   int at = 0, end = 0;  // the rest of this CTA's share, as positions on the line
   int share = 1;        // length of each CTA's share, in keys
-  int limit = 1 << 30;  // row tiles that cost more are on the line
-  int cut = 0;          // number of these, for one head
+  int limit = 1 << 30;  // row tiles that cost more than `limit` are on the line
+  int cut = 0;          // number of row tiles on the line, for one head
 };
 
 template <class C>
 struct Scheduler : Progress {
   using Tiles = RequestTiles<C::kTileRows / C::kGroup, C::kTileKv, C::kCausal>;
-  // kMinShare: in key tiles. kNoEnd: end of the last part of a tile.
+  // kMinShare is in key tiles. kNoEnd is the end of the last part of a tile.
   static constexpr int kMinShare = kMinShareKeys / C::kTileKv, kNoEnd = 0x7fffffff;
 
   const WgmmaPrefillParams& p;
@@ -49,11 +49,11 @@ struct Scheduler : Progress {
   __device__ __forceinline__ Scheduler(const WgmmaPrefillParams& params, Lengths* shared, CutLine& line)
       : p(params), lengths(shared), line(line) {}
 
-  // Called once, before the first work.
+  // Must be called once, before the first work.
   __device__ __forceinline__ void survey() {
     items = p.slots, heads = p.kv_heads;
     float bytes = kL2 / kManyHeads;  // bytes of K and V of one head
-    float min_load = 0.f;            // lower bound of the mean key tiles of a CTA, if no request has fewer keys than rows
+    float min_load = 0.f;  // lower bound of the mean number of key tiles per CTA, if no request has fewer keys than rows
     if (ranked()) {
       int longest = 0, tiles = 0, tokens = 0, pairs = 0;  // pairs: of a row tile and a key tile
 #pragma unroll 1
@@ -76,7 +76,7 @@ struct Scheduler : Progress {
     if constexpr (kCutsByLengths<C>) {
       if (threadIdx.x % 32 == 0) line = CutLine();
       __syncwarp();
-      // For most ranked batches this bound shows that nothing is cut, and the code of plan_cut need not be fetched.
+      // For most ranked batches this bound shows that nothing is cut, so the code of plan_cut need not be fetched.
       if (rarely(!ranked() || is_uneven(max_cost, min_load, kMinShare))) plan_cut();
       __syncwarp();
     }
@@ -97,7 +97,7 @@ struct Scheduler : Progress {
   }
   __device__ __forceinline__ static int tiles_of(const Lengths& n) { return Tiles{n}.count(); }
   __device__ __forceinline__ static int count_cheap(const Lengths& n, int limit) { return Tiles{n}.count_cheap(limit); }
-  // Row tiles of all requests that cost more than `limit`.
+  // The number of row tiles of all requests that cost more than `limit`.
   __device__ __forceinline__ int count_costlier(int limit) const {
     int count = 0;
 #pragma unroll 1
@@ -108,7 +108,7 @@ struct Scheduler : Progress {
   // Sums over the tiles of all requests, for one head.
   struct Totals {
     int costlier = 0;  // tiles that cost more than `limit`
-    int line = 0;      // visible keys of these: the length of the cut line
+    int line = 0;      // the visible keys of these tiles, which is the length of the cut line
     int max_cost = 0;  // the highest cost of the other tiles
     float keys = 0.f;  // visible keys of all tiles
   };
@@ -137,7 +137,7 @@ struct Scheduler : Progress {
     enum { kAll, kHalf, kQuarter } stage = kAll;
     // limit: highest cost of a whole tile; most: highest cost among these; beyond: number of items that cost more than limit.
     int limit = 0x7fffffff / C::kTileKv, most = 0, beyond = 0;
-    float load = 0.f;  // mean key tiles of a CTA
+    float load = 0.f;  // mean number of key tiles per CTA
     const float ctas = gridDim.x, each = 1.f / ctas;
     Rounds rounds;
 #pragma unroll 1
@@ -180,7 +180,8 @@ struct Scheduler : Progress {
   __device__ __forceinline__ KvRange next_part(Work& work, int& number) {
     int& request = work.tile.request;
     const int at = line.at;
-    int offset = at, own = 0;  // offset: of `at` from the first request, head or tile not yet passed; own: keys of one head
+    // offset: distance of `at` from the first request, head or tile not yet passed; own: keys of one head
+    int offset = at, own = 0;
     Lengths n{0, 0};
     request = 0;
 #pragma unroll 1
@@ -218,7 +219,7 @@ struct Scheduler : Progress {
     number = low;
     const int begin = at - offset + tiles.keys_of(first, low), keys = max(tiles.keys(low), 1);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) line.at = max(begin + keys, at + 1);  // advances even if the lengths were changed meanwhile
+    if (threadIdx.x % 32 == 0) line.at = max(begin + keys, at + 1);  // advances even if the lengths have changed meanwhile
     __syncwarp();
     return part_of_tile({static_cast<uint32_t>(begin), static_cast<uint32_t>(keys), static_cast<uint32_t>(line.share)}, work);
   }
@@ -233,7 +234,7 @@ struct Scheduler : Progress {
   __device__ __forceinline__ void find_ranked(int rank, int& request, int& tile) {
     int low = 0;
 #pragma unroll 1
-    while (low < cost) {  // finds the cost of this rank: the least one that at most `rank` tiles exceed
+    while (low < cost) {  // finds the cost of this rank: the lowest cost that at most `rank` tiles exceed
       const int middle = (low + cost) / 2, count = count_costlier(middle);
       if (count <= rank) cost = middle, above = count; else low = middle + 1;
     }
@@ -296,7 +297,7 @@ struct Scheduler : Progress {
     __syncwarp();
   }
 
-  // This CTA's next part of a tile of the cut line; false if none is left.
+  // The next part of a cut-line tile for this CTA; false if no part is left.
   __device__ __forceinline__ bool find_cut(Work& work) {
 #pragma unroll 1
     while (line.at < line.end) {
@@ -311,7 +312,7 @@ struct Scheduler : Progress {
     return false;
   }
 
-  // The next work of this CTA, in every lane; tile.rows is 0 if none is left.
+  // The next work of this CTA, in every lane. If no work is left, tile.rows is 0.
   __device__ __forceinline__ Work next() {
     Work work{};
     if constexpr (kCutsByLengths<C>)

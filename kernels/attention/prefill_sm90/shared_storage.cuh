@@ -14,9 +14,9 @@ namespace opfacade {
 template <class C>
 constexpr int kConsumers = C::Tile::kConsumerWarpgroups;  // warpgroups
 template <class C>
-constexpr int kConsumerThreads = kConsumers<C> * kWarpgroup;  // threads
+constexpr int kConsumerThreads = kConsumers<C> * kWarpgroup;  // number of threads
 template <class C>
-constexpr int kConsumerWarps = kConsumers<C> * 4;  // one arrival each
+constexpr int kConsumerWarps = kConsumers<C> * 4;  // number of warps, each of which arrives once
 template <class C>
 constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that read published work
 
@@ -25,7 +25,7 @@ constexpr int kReaders = (kConsumerWarps<C> + 3) * 32;  // threads that read pub
 enum : int { kPingPong = 1, kConsumerBarrier = 4, kTileWarpBarrier = 5, kOwnGroup = 6 };
 constexpr int kPingPongThreads = 2 * kWarpgroup;  // one warpgroup waits, one arrives
 
-// Coordinates of a box in the map of K or V.
+// The coordinates of a box in the map of K or V.
 struct PageBox {
   int group;  // index in its page of the eight-token group; raw fp8: of the first token
   int place;  // page and head: page * page_step + head

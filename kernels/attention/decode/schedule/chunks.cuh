@@ -1,12 +1,12 @@
-// Schedule for fixed chunks. A CTA usually has one chunk. The grid and the slots are sized by the descriptor's bounds; requests
-// that share pages can have more chunks than that. Then a CTA takes whole work units and computes all chunks of each in turn,
-// in its own slots, so that a request has the same bits in every batch.
+// The schedule of fixed chunks. A CTA usually computes one chunk. The bounds of the descriptor determine the grid and the
+// slots, and requests that share pages can have more chunks than the grid has CTAs. In this case a CTA takes whole work units
+// and computes all chunks of a unit one after the other, in its own slots, so that a request has the same bits in every batch.
 #pragma once
 #include "kernels/attention/decode/schedule/schedule.cuh"
 
 namespace opfacade {
 
-// Chunks of the longest request.
+// The number of chunks of the longest request.
 template <class C>
 __device__ __forceinline__ int max_splits(const DecodeParams& p, int chunk) {
   int most = 0;
@@ -45,7 +45,7 @@ class Schedule<C, SplitMode::kFixed> {
   }
 
   __device__ __forceinline__ bool is_started() const { return own_slots_ != 0; }
-  // This CTA computes every partial of its work units.
+  // True if this CTA computes every partial of its work units.
   __device__ __forceinline__ bool owns_units() const { return own_slots_ > 0; }
 
  private:
@@ -53,7 +53,7 @@ class Schedule<C, SplitMode::kFixed> {
 
   __device__ __forceinline__ static int index() { return blockIdx.x / kCtasPerItem<C>; }
 
-  // Each chunk has a slot, and a counter can count the chunks of one work unit.
+  // True if each chunk has a slot and a counter can count the chunks of one work unit.
   __device__ __forceinline__ bool fits(int total) const {
     const int split_slots = p_.slots / head_blocks<C>(p_);
     if (total > split_slots) return false;
@@ -78,7 +78,7 @@ class Schedule<C, SplitMode::kFixed> {
     if (index() < p_.slots / most) own_slots_ = most, unit_ = index();
   }
 
-  // Next partial of the current work unit, or the first of the next unit.
+  // Sets `item` to the next partial of the current work unit, or to the first of the next unit.
   __device__ __forceinline__ bool next_partial(WorkItem& item) {
 #pragma unroll 1
     while (unit_ < p_.batch * head_blocks<C>(p_)) {
@@ -89,7 +89,8 @@ class Schedule<C, SplitMode::kFixed> {
     return false;
   }
 
-  // Doubles the chunk until the unit fits the CTA's slots. Only a request beyond its bound needs this.
+  // Doubles the chunk size until the unit fits the slots of the CTA. Only a request that exceeds its bound needs more than one
+  // chunk size.
   __device__ __forceinline__ void open_unit(WorkItem& item) {
     const int blocks = head_blocks<C>(p_);
     item.request = unit_ / blocks;

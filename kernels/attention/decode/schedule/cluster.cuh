@@ -1,5 +1,5 @@
-// Merge in a thread block cluster. Each CTA leaves its rows in its own shared memory, and all read them through distributed
-// shared memory: about 1 us, where a merge through global memory takes 3 us.
+// Merge in a thread block cluster. Each CTA stores its rows in its own shared memory, and all CTAs read them through
+// distributed shared memory, which takes about 1 us; a merge through global memory takes 3 us.
 #pragma once
 #include "kernels/attention/decode/schedule/shared_unit.cuh"
 #include "kernels/ptx/cluster.cuh"
@@ -18,7 +18,7 @@ struct ClusterRows {
   }
 };
 
-// Merges four columns of a row over all CTAs of the cluster: a partial of the work unit, or all of it.
+// Merges four columns of a row over all CTAs of the cluster. The result is a partial of the work unit, or the whole unit.
 template <class C>
 __device__ __forceinline__ void merge_cluster_columns(const GlobalRows<C>& to, const ClusterRows<C>& rows, int row, int column) {
   const uint32_t lse_at = smem_address(&rows.logsum[row]), o_at = smem_address(&rows.data[row][column]);
@@ -34,7 +34,7 @@ __device__ __forceinline__ void merge_cluster_columns(const GlobalRows<C>& to, c
   if constexpr (C::kClustersPerUnit > 1) store_own_lse<C>(to, row, lse);
 }
 
-// Called by every thread of the cluster. No CTA exits while another reads its shared memory.
+// Called by every thread of the cluster. No CTA exits while another CTA reads its shared memory.
 template <class C>
 __device__ __forceinline__ void merge_cluster(const GlobalRows<C>& to, const ClusterRows<C>& rows) {
   const ClusterColumns<C> own(to.item);

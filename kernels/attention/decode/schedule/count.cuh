@@ -11,13 +11,13 @@ namespace opfacade {
 template <class Params>
 __device__ __forceinline__ bool is_stamped(const Params& p, Counter value) { return value >> kCountBits == p.stamp; }
 
-// Number of earlier arrivals. before: the value that the increment returned.
+// The number of earlier arrivals. `before` is the value that the increment returned.
 template <class Params>
 __device__ __forceinline__ int previous_arrivals(const Params& p, Counter* counter, Counter before) {
   while (!is_stamped(p, before)) {
     const Counter seen = before + 1, found = exchange_if(counter, seen, p.stamp << kCountBits | 1);
     if (found == seen) return 0;
-    // another CTA initialised it: increment; else it incremented the old value: retry
+    // If another CTA initialised the counter, increment it; if it incremented the old value, retry.
     before = is_stamped(p, found) ? add_one(counter) : found - 1;
   }
   return static_cast<int>(before & kMaxPartials);

@@ -9,7 +9,7 @@
 
 namespace opfacade {
 
-// True if this CTA arrives last. Called by one thread, after a CTA barrier that follows the partial's stores.
+// True if this CTA arrives last. Must be called by one thread, after a CTA barrier that follows the stores of the partial.
 __device__ __forceinline__ bool arrives_last(const DecodeParams& p, const Partials& partials) {
   Counter* const counter = p.counters + partials.first_slot;
   const bool last = previous_arrivals(p, counter, add_one(counter)) + 1 == partials.count;
@@ -17,7 +17,7 @@ __device__ __forceinline__ bool arrives_last(const DecodeParams& p, const Partia
   return last;
 }
 
-// Kernel prologue: allow the dependent launch, prefetch the page table, wait for the previous kernel.
+// Kernel prologue: allows the dependent launch, prefetches the page table, and waits for the previous kernel.
 __device__ __forceinline__ void kernel_prologue(const DecodeParams& p) {
   allow_dependents();
   const unsigned line = (blockIdx.x + threadIdx.x * gridDim.x) * 128;  // wraps around in a large grid, so that the line exists
@@ -25,7 +25,7 @@ __device__ __forceinline__ void kernel_prologue(const DecodeParams& p) {
   wait_for_previous();
 }
 
-// The partials of one row. Other CTAs wrote them in this launch, so loads bypass L1.
+// The partials of one row. Other CTAs wrote them in this launch, so the loads bypass L1.
 template <class C>
 struct PartialRow {
   const GlobalRows<C>& rows;
@@ -42,12 +42,12 @@ struct PartialRow {
 };
 
 struct MergedColumns {
-  float4 sum;   // unnormalised
-  float base;   // maximum of lse so far
+  float4 sum;   // not normalised
+  float base;   // largest lse of the partials so far
   float total;  // sum of the weights
 };
 
-// Adds kBatch partials, by a warp. All loads are issued together, because the end of the launch may depend on this latency.
+// One warp adds kBatch partials. All loads are issued together, because the end of the launch may depend on this latency.
 template <class C, int kBatch>
 __device__ __forceinline__ void add_partials(const PartialRow<C>& row, int first, int column, MergedColumns& merged) {
   float4 o[kBatch];
@@ -78,7 +78,7 @@ __device__ __forceinline__ void merge_columns(const GlobalRows<C>& rows, int row
   if (valid) write_columns<C>(rows.p, rows.item, row, column, merged.sum, reciprocal_or_zero(merged.total), lse);
 }
 
-// One warp per row.
+// One warp merges one row.
 template <class C>
 __device__ __forceinline__ void merge_partials(const GlobalRows<C>& rows) {
   constexpr int kRegisters = 65536 / (32 * C::kWarps * C::kBlocksPerSm);
@@ -89,7 +89,8 @@ __device__ __forceinline__ void merge_partials(const GlobalRows<C>& rows) {
     for (int first = 0; first < C::kHeadDim; first += 128) merge_columns<C, kBatch>(rows, row, first + threadIdx.x % 32 * 4);
 }
 
-// Merges if this CTA arrives last. Call after a CTA barrier that follows the partial's stores. `last` is unused shared memory.
+// Merges if this CTA arrives last. Must be called after a CTA barrier that follows the stores of the partial. `last` is unused
+// shared memory.
 template <class C>
 __device__ __forceinline__ void merge_if_last(const GlobalRows<C>& rows, volatile int& last) {
   if (threadIdx.x == 0) last = arrives_last(rows.p, rows.partials);

@@ -1,4 +1,4 @@
-// Work of a decode, derived from the lengths on the device.
+// The amount of work of a decode, which the device computes from the lengths.
 #pragma once
 #include "kernels/attention/decode/schedule/cut.cuh"
 #include "kernels/attention/decode/params.h"
@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// Head blocks that a work item can have; a kernel may map head blocks to another axis of the grid instead.
+// The number of head blocks in a work item; a kernel may map head blocks to another axis of the grid instead.
 template <class C>
 __device__ __forceinline__ int head_blocks(const DecodeParams& p) {
   return p.kv_heads * C::kItemHeadBlocks;
@@ -22,7 +22,8 @@ __device__ __forceinline__ int schedule_tiles(const DecodeParams& p, int kv_len)
   return (kv_len + kScheduleTile - 1) / kScheduleTile - first_visible<C>(p, kv_len) / kScheduleTile;
 }
 
-// Count of one request: splits with fixed chunks, else tiles. At least 1, because its output is written.
+// The count of one request: its splits with fixed chunks, otherwise its tiles. The count is at least 1, because the output of a
+// request without keys must also be written.
 template <class C>
 __device__ __forceinline__ int count_of(const DecodeParams& p, int kv_len) {
   if constexpr (C::kSplit != SplitMode::kFixed) return max(1, schedule_tiles<C>(p, kv_len));

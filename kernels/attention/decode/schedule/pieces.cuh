@@ -1,4 +1,5 @@
-// Split of a CTA in kPieces mode; each warp derives it from the lengths. A split index counts a split once for all head blocks.
+// The split of a CTA in kPieces mode. Each warp computes it from the lengths. A split index counts a split once for all head
+// blocks.
 #pragma once
 #include "kernels/attention/decode/schedule/lengths.cuh"
 
@@ -16,8 +17,8 @@ class SplitFinder {
     max_tiles_ = __reduce_max_sync(0xffffffffu, max_tiles);
   }
 
-  // Finds the request that holds split `split_index`, and the first split that has a slot. False beyond the last split, and if lengths
-  // changed or exceed the plan's bounds: no partial ever lies outside the slots.
+  // Finds the request of split `split_index`, and the first split that has a slot. Returns false beyond the last split, and if
+  // the lengths have changed or exceed the bounds of the plan, so no partial is ever outside the slots.
   __device__ __forceinline__ bool find(int split_index, RequestPosition& place, int& first_split) {
     const int blocks = head_blocks<C>(p_);
     first_split = 0;
@@ -33,13 +34,13 @@ class SplitFinder {
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int tiles_of(int request) const { return count_of<C>(p_, kv_length<C::kTable>(p_.table, request)); }
 
-  // 0 past the last request. The loads are unconditional, so that those of several requests are in flight together.
+  // Returns 0 past the last request. The loads are unconditional, so that the loads of several requests are in flight together.
   __device__ __forceinline__ int tiles_or_none(int request) const {
     const int tiles = tiles_of(min(request, p_.batch - 1));
     return request < p_.batch ? tiles : 0;
   }
 
-  // Calls f with the tiles of each request of this lane.
+  // Calls f with the tiles of each of this lane's requests.
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) const {
 #pragma unroll
@@ -74,16 +75,17 @@ class SplitFinder {
   __device__ __forceinline__ bool find_in_order(int split_index, int blocks, RequestPosition& place) {
     longest_ = longest_concurrent_split(static_cast<int64_t>(tiles_) * blocks, p_.resident);
     if (!all_concurrent(blocks)) longest_ = longest_queued_split(longest_);
-    int before, own;  // splits in earlier classes; splits of this lane in the class of the current split
+    int before, own;  // splits in earlier classes, and this lane's splits in the class of the current split
     const int wanted = class_with(split_index, before, own);
     if (wanted < 0) return false;
     const int through = before + inclusive_scan(own);
-    const int owner = __ffs(__ballot_sync(0xffffffffu, through > split_index)) - 1;  // exists: class_with counted the split
+    // exists, because class_with counted the split
+    const int owner = __ffs(__ballot_sync(0xffffffffu, through > split_index)) - 1;
     place.request = owner, place.before = __shfl_sync(0xffffffffu, through - own, owner);
     return find_of_lane(split_index, wanted, place);
   }
 
-  // Returns -1 beyond the last split.
+  // The class of the split, or -1 beyond the last split.
   __device__ __forceinline__ int class_with(int split_index, int& before, int& own) const {
     int counts[kSplitClasses] = {}, wanted = -1;
     for_each([&](int tiles) {
@@ -105,7 +107,7 @@ class SplitFinder {
     return wanted;
   }
 
-  // place: index of the first request of the owner lane. Each lane tests one of the owner's requests.
+  // place.request is the first request of the lane that has the split. Each lane tests one request of this lane.
   __device__ __forceinline__ bool find_of_lane(int split_index, int wanted, RequestPosition& place) const {
     for (; place.request < p_.batch; place.request += 32 * 32) {
       const int request = place.request + 32 * lane();
@@ -127,7 +129,7 @@ class SplitFinder {
   }
 
   const DecodeParams& p_;
-  int held_[kHeld];  // tiles of this lane's first requests
+  int held_[kHeld];  // the tiles of this lane's first requests
   int tiles_, max_tiles_, longest_;
 };
 

@@ -1,5 +1,5 @@
-// Work items of a CTA, derived from the lengths on the device. Each warp does this independently: a lane sums a few requests,
-// one scan finds the lane, and a second scan finds the request. No barrier is needed.
+// The work items of a CTA, which each warp computes from the lengths on the device: a lane adds a few requests, one scan finds
+// the lane, and a second scan finds the request. No barrier is needed.
 #pragma once
 #include "kernels/attention/decode/schedule/pieces.cuh"
 
@@ -7,8 +7,8 @@ namespace opfacade {
 
 template <class C>
 struct BatchSums {
-  int first_request, end_request;  // requests of this lane
-  int count;         // their count
+  int first_request, end_request;  // this lane has the requests [first_request, end_request)
+  int count;         // sum of the counts of this lane's requests
   int through;       // inclusive prefix sum over lanes
   int max_count;          // largest count of one request in the batch
 
@@ -29,7 +29,8 @@ struct BatchSums {
 
   __device__ __forceinline__ int total() const { return __shfl_sync(0xffffffffu, through, 31); }
 
-  // Finds the request that contains `position`; false beyond the last, and if lengths changed since the sums were computed.
+  // Finds the request that contains `position`. Returns false beyond the last position, and if the lengths have changed since
+  // the sums were computed.
   __device__ __forceinline__ bool find(const DecodeParams& p, int position, RequestPosition& place) const {
     const unsigned after = __ballot_sync(0xffffffffu, through > position);
     if (after == 0) return false;
@@ -58,11 +59,11 @@ struct BatchSums {
   }
 };
 
-// Adjacent CTAs that share an item: the CTAs of its clusters, or the head blocks of a latent decode.
+// The number of adjacent CTAs that share an item: the CTAs of its clusters, or the head blocks of a latent decode.
 template <class C>
 constexpr int kCtasPerItem = C::kClustersPerUnit * C::kClusterSize;
 
-// One item per CTA: a whole work unit, a split of one, or one CTA's part in a cluster.
+// Each CTA has one item: a whole work unit, a split of a unit, or the part of a CTA in a cluster.
 template <class C, SplitMode kSplit>
 class Schedule {
  public:
@@ -85,7 +86,7 @@ class Schedule {
     return true;
   }
 
-  // No partial is ever outside the slots, whatever the lengths.
+  // No partial is outside the slots, for any lengths.
   __device__ __forceinline__ Partials partials_of(const WorkItem& item) const {
     if (item.count == 1) return {0, 1, 0, 0, 0};
     const int blocks = head_blocks<C>(p_), first_slot = item.unit_start * blocks + item.head;
@@ -117,7 +118,7 @@ class Schedule {
   int partial_ = 0;
 };
 
-// Even shares of all tiles (stream-K), or whole units round-robin.
+// Even shares of all tiles (stream-K), or whole units that CTAs take round-robin.
 template <class C>
 class Schedule<C, SplitMode::kAuto> {
  public:
@@ -125,7 +126,7 @@ class Schedule<C, SplitMode::kAuto> {
     const BatchSums<C> sums(p);
     const int units = p.batch * head_blocks<C>(p);
     const int64_t tiles = static_cast<int64_t>(sums.total()) * head_blocks<C>(p);
-    // Positions are 32-bit: a larger batch is not split.
+    // Positions have 32 bits, so a larger batch is not split.
     share_ = tiles <= kMaxPosition ? even_share(tiles, units, sums.max_count, p.resident) : 0;
     if (share_ != 0) {
       start_even(sums, static_cast<int>(tiles));
@@ -160,12 +161,12 @@ class Schedule<C, SplitMode::kAuto> {
     stop_ = min(position_ + share_, tiles);
     if (position_ < stop_ && !sums.find(p_, position_ / head_blocks<C>(p_), place_)) stop_ = position_;
     if (position_ >= stop_) return;
-    // Step back by one request, so that the first advance() loads place_.
+    // Step back by one request: the first advance() loads place_.
     next_len_ = kv_length<C::kTable>(p_.table, place_.request);
     --place_.request, place_.count = 0;
   }
 
-  // Units are numbered like tiles: request by request, head block by head block.
+  // Units are numbered like tiles: by request, then by head block.
   __device__ __forceinline__ void next_unit(WorkItem& item) {
     const int blocks = head_blocks<C>(p_);
     item.request = position_ / blocks;
@@ -201,15 +202,15 @@ class Schedule<C, SplitMode::kAuto> {
     place_.count = count_of<C>(p_, kv_len_);
     look_ahead();
   }
-  // Loads the next request's length early.
+  // Loads the length of the next request early.
   __device__ __forceinline__ void look_ahead() {
     next_len_ = place_.request + 1 < p_.batch ? kv_length<C::kTable>(p_.table, place_.request + 1) : 0;
   }
 
   const DecodeParams& p_;
   int share_;
-  int position_, stop_;  // even shares: in tiles; otherwise in work units
-  RequestPosition place_;          // even shares only, like the lengths
+  int position_, stop_;  // with even shares, in tiles; otherwise, in work units
+  RequestPosition place_;          // used only with even shares, as are the lengths
   int kv_len_, next_len_;
 };
 

@@ -1,12 +1,12 @@
-// Several clusters may share a work unit, because one does not fill a GPU. Each stores a partial in the workspace, and the one
-// that arrives last merges them. Arrival is counted for each 128 columns: a warp depends only on the same warp of the other
-// clusters.
+// Several clusters may share a work unit, because one cluster does not fill a GPU. Each cluster stores a partial in the
+// workspace, and the cluster that arrives last merges them. Arrivals are counted for each 128 columns, so a warp depends only
+// on the warps of the other clusters that have the same columns.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 
 namespace opfacade {
 
-// Four columns of a row in each of kPartials partials.
+// Loads four columns of a row from each of kPartials partials.
 template <int kPartials>
 struct PartialColumns {
   float lse[kPartials];
@@ -29,8 +29,8 @@ __device__ __forceinline__ MergedColumns merge_in_order(const PartialColumns<kPa
   return merged;
 }
 
-// Columns of an item that a warp of the cluster merges: four per lane, from `first` on in steps of kStep. CTAs interleave, so
-// that reads of distributed shared memory spread over the SMs.
+// The columns of an item that a warp of the cluster merges: four per lane, starting at `first`, in steps of kStep. The columns
+// of the CTAs interleave, so that reads of distributed shared memory are spread over the SMs.
 template <class C>
 struct ClusterColumns {
   static constexpr int kOfRow = C::kHeadDim / 4;
@@ -43,18 +43,19 @@ struct ClusterColumns {
   __device__ __forceinline__ int column(int i) const { return i % kOfRow * 4; }
 };
 
-// Several warps share a row of more than 128 columns, each with its own arrival count. Each warp stores the row's lse (the same
-// bits), so that the last warp reads it, whichever warps of other clusters have arrived.
+// Several warps share a row of more than 128 columns, and each warp has its own arrival counter. Each warp stores the lse of
+// the row (with the same bits), so that the last warp can read the lse whichever warps of other clusters have arrived.
 template <class C>
 __device__ __forceinline__ void store_own_lse(const GlobalRows<C>& to, int row, float lse) {
   if constexpr (32 % ClusterColumns<C>::kOfRow != 0)
     if (threadIdx.x % 32 == 0) to.store_lse(row, lse);
 }
 
-// True if this warp arrives last among the clusters for its 128 columns. Called after it stored columns `first` and on.
+// True if this warp arrives last among the clusters for its 128 columns. Must be called after the warp has stored the columns
+// from `first` on.
 template <class C>
 __device__ __forceinline__ bool cluster_arrives_last(const DecodeParams& p, const Partials& partials, int first) {
-  constexpr int kCounters = (C::kRows * C::kHeadDim + 127) / 128;  // of a work unit
+  constexpr int kCounters = (C::kRows * C::kHeadDim + 127) / 128;  // counters of one work unit
   __syncwarp();
   int before = 0;
   if (threadIdx.x % 32 == 0) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ bool cluster_arrives_last(const DecodeParams& p, cons
   return before + 1 == C::kClustersPerUnit;
 }
 
-// Reads every partial back, its own included, so that no bit depends on the order of arrival.
+// Reads every partial back, including the warp's own, so that the bits do not depend on the order of arrival.
 template <class C>
 __device__ __forceinline__ void merge_cluster_partials(const GlobalRows<C>& rows, int row, int column) {
   const PartialRow<C> stored{rows, row};

@@ -1,6 +1,6 @@
-// Attention of many query rows for sm_90a with fp8 products: q, k, v and the weights are e4m3. CTAs and roles as in
-// prefill_sm90/kernel.cuh. V is transposed in shared memory (prefill_sm90/fp8/transpose.cuh), and values are accumulated in f32
-// (prefill_sm90/fp8/math.cuh). Products take half as long, so the softmax is the limit.
+// Attention of many query rows for sm_90a with fp8 products: q, k, v and the weights are e4m3. The CTAs and roles are those of
+// prefill_sm90/kernel.cuh. V is transposed in shared memory (prefill_sm90/fp8/transpose.cuh), and o is accumulated in f32
+// (prefill_sm90/fp8/math.cuh). Products take half as long as in f16, so the softmax limits the throughput.
 #pragma once
 #include "kernels/attention/prefill_sm90/kernel.cuh"
 #include "kernels/attention/prefill_sm90/fp8/math.cuh"
@@ -16,9 +16,9 @@ struct Fp8Consumer : Consumer<C> {
 
   const float* q_scale;
   int q_scale_stride;
-  // factor of q times factor of k, and exponent scale, of the work whose scores are computed
+  // The factor of q times the factor of k, and the exponent scale, of the work whose scores are computed.
   float factor = 1.f, exponent = 0.f;
-  uint32_t q = 0;                      // descriptor word of its q
+  uint32_t q = 0;                      // the descriptor word of q of this work
 
   __device__ __forceinline__ void wait_queries(const Work& work) {
     const float key = p.k_scale == nullptr ? 1.f : p.k_scale[work.head * p.kv_scale_stride];
@@ -39,8 +39,8 @@ struct Fp8Consumer : Consumer<C> {
     }
   }
   __device__ __forceinline__ float4& ended() const { return smem.raw_v.ended[threadIdx.x - kWarpgroup]; }
-  // Saves bases and sums of the work that ends. shift is minus the base as an exponent of 2; a saved base is a score before
-  // p.score.scale.
+  // Saves the bases and sums of the work that ends. shift is minus the base, as an exponent of 2; the saved base is a score
+  // before p.score.scale is applied.
   __device__ __forceinline__ void save_state(const RowScale& scale, const float (&shift)[2]) const {
     const float unit = -1.f / p.score.log2_scale;
     ended() = make_float4(shift[0] * unit, shift[1] * unit, scale.sum[0], scale.sum[1]);
@@ -60,12 +60,12 @@ struct Fp8Consumer : Consumer<C> {
     add_tile<C>(t, rows);
   }
 
-  // Tests the barriers early: see Consumer.
+  // Tests the barriers early, as Consumer does.
   __device__ __forceinline__ bool is_next_loaded() const {
     return __all_sync(0xffffffffu, values.is_full(smem.v_full) & keys.is_full(smem.k_full));
   }
 
-  // Starts the scores of the next tile and the values of the last one, and waits for the scores.
+  // Issues the score products of the next tile and the value products of the last one, and waits for the scores.
   __device__ __forceinline__ void compute_scores(const Weights& weights, uint32_t v, Scores& s, TileOutput<C>& t) {
     issue_fp8_scores<C>(q, smem_address(smem.k[keys.stage]), s);
     issue_tile<C>(weights, v, t);
@@ -75,7 +75,7 @@ struct Fp8Consumer : Consumer<C> {
     values = keys, keys.advance();
     finish_scores(s);
   }
-  // The consumers synchronise here if a masked tile holds NaN. ready: the values have arrived.
+  // The consumers synchronise here if a masked tile contains NaN. ready: the values have arrived.
   __device__ __forceinline__ void wait_values(const Work* work, int start, bool ready, bool masked, WgmmaRows<C>& rows) const {
     if (rarely(!ready)) values.wait_full(smem.v_full);
     if constexpr (kReportsNonfinite<C>) {
@@ -86,7 +86,7 @@ struct Fp8Consumer : Consumer<C> {
     write_group<C>(p, work, rows.o, saved_state());
     current.release();
   }
-  // The base of rows whose first tile this is.
+  // Sets the base of rows whose first tile this is.
   __device__ __forceinline__ void begin_rows(const Scores& s, float (&shift)[2], RowScale& scale) const {
     float shrunk[2];
     scale = RowScale(), shift[0] = shift[1] = -minus_infinity();
@@ -97,7 +97,7 @@ struct Fp8Consumer : Consumer<C> {
     sum_parts(parts, sum);
     scale.add(sum);
   }
-  // Rare: the base moves with the tile's maximum, so the weights are computed again.
+  // Rare case: the base changes to the maximum of the tile, so the weights are computed again.
   __device__ __forceinline__ void rescale(
       const Scores& s, const bool (&has)[2], float (&shift)[2], Weights& weights, float (&parts)[2][2], WgmmaRows<C>& rows) const {
     float sum[2], shrunk[2];
@@ -108,15 +108,16 @@ struct Fp8Consumer : Consumer<C> {
     rows.scale.add(shrunk, sum);
   }
 
-  // As Consumer::run, without ping-pong, and with a tile's values in separate registers until they are added.
+  // As Consumer::run, but without ping-pong, and the value products of a tile stay in separate registers until they are added
+  // to o.
   __device__ __forceinline__ void run() {
     const Work* next = this->next_work();  // work whose scores are computed
     if (next == nullptr) return;
     const Work* work = nullptr;  // work whose values are added
     MaskedTiles masked = next->masked;
-    int left = 0, start = 0;  // remaining tiles of `next`, and the current one's first key
+    int left = 0, start = 0;  // the number of remaining tiles of `next`, and the first key of the current tile
     bool hides = false;       // the current tile is masked
-    bool ready = false;        // the next step's tiles have arrived
+    bool ready = false;        // the tiles of the next step have arrived
     // See Consumer.
     uint32_t v = smem_address(smem.k[0]), v_empty = smem_address(&smem.dummy);
     WgmmaRows<C> rows;
@@ -156,7 +157,7 @@ struct Fp8Consumer : Consumer<C> {
           if (rarely(hides || ends)) {
             if (hides) mask_keys<C>(p, *next, start, s);
             if (ends) begin_rows(s, shift, rows.scale);
-            wgmma_wait_all_at<1>();  // behind a branch: see there
+            wgmma_wait_all_at<1>();  // behind a branch, for the reason given there
           } else {
             wgmma_wait_all_at<2>();
           }

@@ -1,6 +1,6 @@
-// Tile math of a consumer warpgroup with fp8 products: a tile's values go to separate registers and are added to o in f32. The
-// accumulator of fp8 tensor cores keeps about 13 bits below its largest term, so a sum that grows with the context would lose
-// bits.
+// Tile math of a consumer warpgroup with fp8 products: the value products of a tile go to separate registers and are added to o
+// in f32. The accumulator of fp8 tensor cores keeps about 13 bits below its largest term, so a sum over a long context would
+// lose bits.
 #pragma once
 #include "kernels/attention/prefill_sm90/nonfinite.cuh"
 #include "kernels/attention/prefill_sm90/fp8/transpose.cuh"
@@ -13,7 +13,7 @@ namespace opfacade {
 template <class C>
 using TileOutput = float[C::kHeadDim / 2];
 
-// q: low descriptor word of 64 rows.
+// q: the low descriptor word of 64 rows.
 template <class C>
 __device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (&s)[C::kTileKv / 2]) {
   static_assert(WgmmaShared<C>::kPanels == 1, "a row of q is one panel");
@@ -24,7 +24,7 @@ __device__ __forceinline__ void issue_fp8_scores(uint32_t q, uint32_t k, float (
   wgmma_commit();
 }
 
-// v: the transposed tile, one row for each column of V.
+// v: the transposed tile, with one row per column of V.
 template <class C>
 __device__ __forceinline__ void issue_tile(const uint32_t (&weights)[C::kTileKv / 8], uint32_t v, TileOutput<C>& t) {
   wgmma_fence();
@@ -48,7 +48,7 @@ __device__ __forceinline__ void transform_fp8_queries(unsigned char* rows, QTran
     words[i] = transform == QTransform::kNegate ? words[i] ^ 0x80808080u : words[i] & bytes_mask(nan_bytes(words[i]));
 }
 
-// As isolate_nonfinite, for a transposed tile.
+// As isolate_nonfinite, but for a transposed tile.
 template <class C>
 __device__ __forceinline__ void isolate_nan(const PrefillParams& p, const Work& work, int start, unsigned char* v,
                                             WgmmaRows<C>& rows) {

@@ -1,5 +1,5 @@
-// V of fp8 products arrives key-major; two warps of warpgroup 0 transpose it into operand tiles. They see every byte, so they
-// also handle masked tiles: slots outside the range become zeros, NaN inside it is reported.
+// For fp8 products, V arrives key-major, and two warps of warpgroup 0 transpose it into operand tiles. These warps read every
+// byte, so they also handle masked tiles: they set slots outside the range to zero and report NaN inside it.
 #pragma once
 #include "kernels/attention/prefill_sm90/tma_load.cuh"
 #include "kernels/tile/transpose_bytes.cuh"
@@ -10,7 +10,8 @@ namespace opfacade {
 __device__ __forceinline__ uint32_t nan_bytes(uint32_t word) { return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
 __device__ __forceinline__ uint32_t bytes_mask(uint32_t flags) { return (flags >> 7) * 0xffu; }
 
-// Mask of the four keys of this thread's word (transpose_bytes.cuh) inside a range. first: position of the first.
+// The mask of the four keys of this thread's word (transpose_bytes.cuh) that are inside a range. first: the position of the
+// first key.
 __device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
   uint32_t flags = 0;
 #pragma unroll
@@ -21,7 +22,7 @@ __device__ __forceinline__ uint32_t keys_inside(int first, KvRange inside) {
   return bytes_mask(flags);
 }
 
-// Transposes half of a masked tile, by one warp. Returns true if a visible value is NaN.
+// One warp transposes half of a masked tile. Returns true if a visible value is NaN.
 template <class C>
 __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int first, KvRange inside) {
   uint32_t found = 0;
@@ -41,8 +42,8 @@ __device__ __forceinline__ bool transpose_masked(uint32_t from, uint32_t to, int
   return found != 0;
 }
 
-// Transposes half of an unmasked tile. Loads are issued kAhead steps before their stores, because two warps hide little
-// latency and a load takes longest.
+// One warp transposes half of an unmasked tile. It issues loads kAhead steps before the stores, because a load takes longest
+// and two warps hide little latency.
 template <class C>
 __device__ __forceinline__ void transpose_half(uint32_t from, uint32_t to, int first) {
   constexpr int kAhead = 2, kAcross = C::kHeadDim / 16, kSteps = C::kTileKv / kTileWarps<C> / 32 * kAcross;
