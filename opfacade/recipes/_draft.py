@@ -28,12 +28,17 @@ class Draft:
         """The element of an input at the position of the result. An expanded input lacks the axes along which it is
         expanded."""
         first = len(self.shape) - given.rank
+        if first < 0 or any(size not in (1, have) for size, have in zip(given.shape, self.shape[first:], strict=True)):
+            refuse(name, f"a shape that broadcasts to {self.shape}", given.shape)
         over = tuple(first + i for i, size in enumerate(given.shape) if size == self.shape[first + i])
         self.inputs.append(Input(name=name, dtype=given.dtype, over=None if len(over) == len(self.shape) else over))
         return value(name, given.type)
 
     def along(self, name: str, given: Shaped, axes: Sequence[int]) -> Node:
         """The element of an input that has only the given axes of the result."""
+        wanted = tuple(self.shape[axis] for axis in axes)
+        if given.shape != wanted:
+            refuse(name, f"a tensor of shape {wanted}", given.shape)
         self.inputs.append(Input(name=name, dtype=given.dtype, over=tuple(axes)))
         return value(name, given.type)
 

@@ -30,16 +30,17 @@ class FoldDraft(Draft):
     def join(self, reducer: Any, value: Node, part: str = "value", axes: Sequence[int] | None = None) -> Node:
         """The result of a stage. Adds the stage unless an equal stage exists. axes: some of the folded axes; None: all."""
         over = self.folded if axes is None else tuple(axes)
-        if not REDUCERS[reducer].of_empty and 0 in [self.shape[axis] for axis in over]:
-            refuse(
-                "input",
-                f"at least one element along the axes {over}, because {reducer} of zero elements is undefined",
-                self.shape,
-            )
+        if not REDUCERS[reducer].of_empty:
+            self.refuse_empty(reducer, over)
         made = Stage(reducer=reducer, value=value, axes=None if over == self.folded else over)
         if made not in self.stages:
             self.stages.append(made)
         return stage(self.stages.index(made), made.part(part), part)
+
+    def refuse_empty(self, word: str, over: Shape) -> None:
+        if 0 in [self.shape[axis] for axis in over]:
+            expected = f"at least one element along the axes {over}, because {word} of zero elements is undefined"
+            refuse("input", expected, self.shape)
 
     def count(self, axes: Sequence[int] | None = None) -> Node:
         """The number of reduced elements, as i64."""

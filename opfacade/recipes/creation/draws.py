@@ -191,6 +191,8 @@ def bernoulli(input: Shaped, p: Any = None, key: Any = None, seed: int = 0, offs
     draft = Draft(input.shape)
     if input.type not in FLOATS and p is None:
         refuse("input", "a float dtype, or a number p", input.dtype)
+    if isinstance(p, (int, float)) and not 0 <= p <= 1:
+        refuse("p", "a probability, 0 .. 1", p)
     wide: Type = "f64" if input.dtype == "f64" else "f32"
     chance = draft.element("input", input) if p is None else draft.number("p", p, wide)
     hit = w.lt(Noise(draft, Key(key, seed, offset, stream)).uniform(wide), chance)

@@ -39,6 +39,11 @@ def gather(input: Shaped, dim: int, index: Shaped, sparse_grad: bool = False, ou
     axis = axis_of("dim", dim, input.rank)
     if index.rank != input.rank and input.rank * index.rank:
         refuse("index", f"{input.rank} axes, as input", index.shape)
+    most = tuple(n for i, n in enumerate(input.shape) if i != axis)
+    if index.numel and any(
+        n > have for n, have in zip((n for i, n in enumerate(index.shape) if i != axis), most, strict=False)
+    ):
+        refuse("index", f"sizes of at most {most} along the axes other than {axis}", index.shape)
     draft = Draft(index.shape)
     source, places = draft.source("input", input, outside), draft.here()
     at = index_of(draft.element("index", index))

@@ -103,6 +103,8 @@ def _on_diagonal(draft: Draft, input: Shaped, places: list[Node], along: Node, a
 
 @recipe("diag", "the diagonal of a matrix, or a matrix with a given diagonal")
 def diag(input: Shaped, diagonal: int = 0) -> MapDescriptor:
+    if input.rank not in (1, 2):
+        refuse("input", "1 or 2 axes", input.shape)
     return diag_embed.make(input, diagonal) if input.rank == 1 else diagonal_copy.make(input, diagonal)
 
 

@@ -35,11 +35,15 @@ def divided(input: Node, other: Node, rounding_mode: object = None) -> Node:
 
 
 def floor_divide(input: Node, other: Node) -> Node:
-    """For floats, the exact remainder is subtracted first, so rounding never crosses an integer; a / b if b is 0."""
+    """For floats, the exact remainder is subtracted first, so rounding never crosses an integer; a / b if b is 0. The
+    remainder has the sign of a, because a floored remainder of an infinite b would be infinite."""
     if not is_float(input):
         return w.floordiv(input, other)
     a, b = input, other
-    quotient = (a - w.mod(a, b)) / b
+    rest = w.rem(a, b)
+    below = w.and_(w.ne(rest, 0.0), w.xor(rest < 0.0, b < 0.0))
+    whole = (a - rest) / b
+    quotient = w.select(below, whole - 1.0, whole)
     nearest = w.rint(quotient)
     signed = w.select(w.eq(quotient, 0.0), w.copysign(constant(0.0, a.type), a / b), nearest)
     return w.select(w.eq(b, 0.0), a / b, signed)

@@ -50,10 +50,13 @@ def one_dtype(**tensors: object) -> DType:
     return common({name: one for name, one in tensors.items() if isinstance(one, Shaped)})
 
 
-def _last(input: Shaped, normalized_shape: Any) -> FoldDraft:
+def _last(input: Shaped, normalized_shape: Any, **given: object) -> FoldDraft:
     shape = sizes("normalized_shape", normalized_shape)
     if not shape or input.shape[-len(shape) :] != shape:
         refuse("normalized_shape", f"the last sizes of {input.shape}", normalized_shape)
+    for name, one in given.items():
+        if isinstance(one, Shaped) and one.shape != shape:
+            refuse(name, f"a tensor of shape {shape}, the normalized_shape", one.shape)
     return FoldDraft(input.shape, range(input.rank - len(shape), input.rank))
 
 
@@ -62,7 +65,7 @@ def layer_norm(
     input: Shaped, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Scalar = 1e-5
 ) -> FoldDescriptor:  # fmt: skip
     dtype = one_dtype(input=input, weight=weight, bias=bias)
-    draft = _last(input, normalized_shape)
+    draft = _last(input, normalized_shape, weight=weight, bias=bias)
     x = centered(draft, draft.element("input", input), eps)[0]
     return draft.elements(scaled(draft, x, draft.folded, {"weight": weight, "bias": bias}), dtype=dtype)
 
@@ -70,7 +73,7 @@ def layer_norm(
 @recipe("native_layer_norm", "out1 is the mean, out2 the reciprocal standard deviation, both without the reduced axes")
 def native_layer_norm(input: Shaped, normalized_shape: Any, weight: Any, bias: Any, eps: Scalar) -> FoldDescriptor:
     dtype = one_dtype(input=input, weight=weight, bias=bias)
-    draft = _last(input, normalized_shape)
+    draft = _last(input, normalized_shape, weight=weight, bias=bias)
     x, *of_row = centered(draft, draft.element("input", input), eps)
     return draft.elements(scaled(draft, x, draft.folded, {"weight": weight, "bias": bias}), dtype=dtype, rows=of_row)
 
@@ -79,7 +82,7 @@ def native_layer_norm(input: Shaped, normalized_shape: Any, weight: Any, bias: A
 def rms_norm(input: Shaped, normalized_shape: Any, weight: Any = None, eps: Any = None) -> FoldDescriptor:
     """eps: by default 2^-23, or 2^-52 for f64."""
     dtype = one_dtype(input=input, weight=weight)
-    draft = _last(input, normalized_shape)
+    draft = _last(input, normalized_shape, weight=weight)
     x = floats(draft.element("input", input))
     squares = draft.join("sum", x * x) / as_float(draft.count(), x)
     least = draft.number("eps", EPSILON.get(dtype, 2.0**-23) if eps is None else eps, x.type)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def extreme(draft: FoldDraft, x: Node, word: str) -> Node:
     """word: max or min; for bools, any or all."""
     if x.type == "bool":
+        draft.refuse_empty(word, draft.folded)
         return draft.join("any" if word == "max" else "all", x)
     return draft.join(word, x)
 

@@ -33,7 +33,8 @@ def broadcast_in_dim(operand: Shaped, shape: Sequence[int], broadcast_dimensions
         if size not in (1, wide[axis_of("broadcast_dimensions", axis, len(wide))]):
             refuse("shape", f"{size} along axis {axis}", wide)
         kept += [axis] if size == wide[axis] else []
-    return draft.map(draft.along("operand", operand, kept), dtype=operand.dtype)
+    present = Shaped(tuple(wide[axis] for axis in kept), operand.dtype)
+    return draft.map(draft.along("operand", present, kept), dtype=operand.dtype)
 
 
 def broadcast(operand: Shaped, sizes: Any) -> MapDescriptor:

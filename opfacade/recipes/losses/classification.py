@@ -27,7 +27,11 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """input: log-probabilities [N, C, ...] or [C]. The loss is 0 if the target is ignore_index. A mean is weighted."""
-    every = range(target.rank)
+    axis, every = min(1, input.rank - 1), range(target.rank)
+    rows = input.shape[: max(axis, 0)] + input.shape[axis + 1 :]
+    if axis < 0 or target.shape not in (rows, rows or (1,)):
+        refuse("target", "class indices, with the shape of input without its class axis", target.shape)
+    of_classes(weight, input.shape[axis])
     draft = Draft(target.shape) if checked(reduction) == "none" else FoldDraft(target.shape, every)
     source = draft.source("input", input, "clamp")
     at, places = index_of(draft.element("target", target)), draft.here()
@@ -42,6 +46,12 @@ def nll_loss(
     return draft.rows(share, dtype=input.dtype)
 
 
+def of_classes(weight: object, classes: int) -> None:
+    """Refuses a weight that has not one number per class: a class without a number would read the nearest one."""
+    if weight is not None and (not isinstance(weight, Shaped) or weight.shape != (classes,)):
+        refuse("weight", f"None, or a tensor of shape ({classes},), one number per class", getattr(weight, "shape", weight))
+
+
 @recipe("nn.functional.cross_entropy")
 def cross_entropy(
     input: Shaped, target: Shaped, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
@@ -52,6 +62,7 @@ def cross_entropy(
     axis = min(1, input.rank - 1)
     if axis < 0 or (target.shape != input.shape and target.shape != input.shape[:axis] + input.shape[axis + 1 :]):
         refuse("target", "class indices, with the shape of input without its class axis, or probabilities", target.shape)
+    of_classes(weight, input.shape[axis])
     draft = FoldDraft(input.shape, (axis,) if checked(reduction) == "none" else range(input.rank))
     entropy = _Entropy(draft, draft.element("input", input), axis, weight)
     smoothing = draft.number("label_smoothing", float(label_smoothing), input.type) if label_smoothing else None
@@ -124,8 +135,11 @@ def multi_margin_loss(
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
     """input: scores [N, C] or [C]. The sum over the other classes of max(0, margin - own + other) ^ p, divided by C."""
-    if input.rank not in (1, 2) or p not in (1, 2) or target.numel != input.numel // max(1, input.shape[-1]):
-        refuse("input", "input [N, C] or [C], a class for each row, and p = 1 or 2", (input.shape, target.shape, p))
+    if input.rank not in (1, 2) or p not in (1, 2):
+        refuse("input", "input [N, C] or [C], and p = 1 or 2", (input.shape, p))
+    if target.shape not in (input.shape[:-1], input.shape[:-1] or (1,)):
+        refuse("target", f"a class for each row, with shape {input.shape[:-1]}", target.shape)
+    of_classes(weight, input.shape[-1])
     axis = input.rank - 1
     draft = FoldDraft(input.shape, (axis,) if checked(reduction) == "none" else range(input.rank))
     at = index_of(draft.along("target", Shaped(input.shape[:axis], target.dtype), range(axis)))

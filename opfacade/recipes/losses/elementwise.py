@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NOTE = 'reduction="none" gives a map, others a fold'
 REDUCTIONS = ("none", "mean", "sum")
+ALIKE = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "soft_margin_loss")  # no broadcasting of the target
 WEIGHTS = ("mse_loss", "l1_loss")  # for these, a mean is divided by the sum of the weights
 
 
@@ -125,7 +126,11 @@ def _loss(name: str, function: Callable[..., Node]) -> Callable[..., Any]:
     def make(*args: Args, **options: object) -> Any:
         given = signature.bind(*args, **options).arguments
         reduction = checked(given.get("reduction", "mean"), ("batchmean",) if name == "kl_div" else ())
+        if name == "gaussian_nll_loss":
+            given["var"] = _variances(given["input"], given["var"])
         tensors = {one: value for one, value in given.items() if isinstance(value, Shaped)}
+        if name in ALIKE and tensors["target"].shape != tensors["input"].shape:
+            refuse("target", f"the shape of input, {tensors['input'].shape}", tensors["target"].shape)
         shape = broadcast(one.shape for one in tensors.values())
         draft = Draft(shape) if reduction == "none" else FoldDraft(shape, range(len(shape)))
         nodes = as_nodes(draft, given, common(tensors))
@@ -137,6 +142,18 @@ def _loss(name: str, function: Callable[..., Node]) -> Callable[..., Any]:
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make
+
+
+def _variances(input: object, var: object) -> object:
+    """One variance per element, or one for all elements along one axis: the last axis if `var` lacks an axis."""
+    if not isinstance(input, Shaped) or not isinstance(var, Shaped) or var.shape == input.shape:
+        return var
+    if var.shape == input.shape[:-1]:
+        return Shaped((*var.shape, 1), var.dtype)
+    apart = [one for one, size in zip(var.shape, input.shape, strict=False) if one != size]
+    if var.rank != input.rank or apart != [1]:
+        refuse("var", f"shape {input.shape}, {input.shape[:-1]}, or a size of 1 instead of one size", var.shape)
+    return var
 
 
 def _joined(draft: FoldDraft, loss: Node, reduction: str, weight: Any) -> Node:
