@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -47,6 +48,7 @@ def lacking(block):
     needs = {
         "needs a GPU": lambda: "" if torch.cuda.is_available() else "need a GPU",
         "needs transformers": without_transformers,
+        "needs opentelemetry": lambda: "" if find_spec("opentelemetry") else "need opentelemetry-sdk",
         "needs a compiler": _without_compiler,
         "needs a newer compiler": lambda: _without_compiler((13, 3)),
         "needs minutes": lambda: "take minutes",

@@ -39,6 +39,12 @@ def test_products_of_integers_have_their_columns(columns):
     assert not sass_opcodes.late_sources(word)
 
 
+def test_a_rounded_float_is_one_written_register():
+    word = 0x00000006002C7307  # `FRND R44, R6`
+    assert sass_opcodes.NAMES[sass_opcodes.opcode(word)] == "FRND"
+    assert set(sass_opcodes.written(word)) == {44}
+
+
 @pytest.mark.parametrize(("word", "name"), [(0x3B5, "UTMASTG"), (0x9B7, "UTMACMDFLUSH")])
 def test_stores_by_tma_write_no_register(word, name):
     assert sass_opcodes.NAMES[sass_opcodes.opcode(word)] == name
