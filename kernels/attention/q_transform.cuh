@@ -5,7 +5,7 @@
 
 namespace opfacade {
 
-// kZero keeps NaN and Inf, as a multiplication by zero would.
+// kZero preserves NaN and Inf, as a multiplication by zero does.
 template <class T>
 __device__ __forceinline__ uint32_t transformed_pair(uint32_t pair, QTransform transform) {
   if (transform == QTransform::kNegate) return pair ^ 0x80008000u;
@@ -13,18 +13,18 @@ __device__ __forceinline__ uint32_t transformed_pair(uint32_t pair, QTransform t
   return pair;
 }
 
-// target exponent of the largest element of q: smaller elements that matter stay far above underflow
+// target exponent of the largest element of q; much smaller elements are still far from underflow
 constexpr int kTopExponent = 14;
 
-// Exponent of the power of two that scales a bf16 row with largest absolute value `top` into the range of f16; 0 if top is 0 or
-// not finite. Both 2^shift and 2^-shift are normal numbers.
+// The exponent of the power of two that scales a bf16 row with largest absolute value `top` into the range of f16; 0 if top is
+// 0 or not finite. Both 2^shift and 2^-shift are normal numbers.
 __device__ __forceinline__ int f16_shift(float top) {
   const int exponent = static_cast<int>(__float_as_uint(top) >> 23) - 127;
   return top == 0.f || exponent == 128 ? 0 : max(-100, min(100, kTopExponent - exponent));
 }
 __device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float((127 + exponent) << 23); }
 
-// Converts two bf16 to f16 after a multiplication by `up`.
+// Multiplies two bf16 numbers by `up` and converts them to f16.
 __device__ __forceinline__ uint32_t f16_pair(uint32_t pair, float up) {
   return F16::pack(BF16::unpack(pair & 0xffff) * up, BF16::unpack(pair >> 16) * up);
 }

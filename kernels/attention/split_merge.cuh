@@ -1,5 +1,5 @@
-// Second launch of a split prefill: merges the partials of each row in the order of the splits. One warp per row, because there
-// are many rows and few splits. (A decode merges in its own launch: decode/schedule/join.cuh.)
+// The second launch of a split prefill merges the partials of each row in the order of the splits. One warp merges one row,
+// because there are many rows and few splits. (A decode merges in its own launch: decode/schedule/join.cuh.)
 #pragma once
 #include "kernels/attention/prefill/finish.cuh"
 #include "kernels/ptx/dependent_launch.cuh"

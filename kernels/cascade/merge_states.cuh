@@ -1,6 +1,6 @@
-// Merge of attention states over disjoint keys. Memory-bound: rows share a warp so that each lane has 16 bytes of each state,
-// and four states (or two of several rows) are loaded before the row's weights are known. Each state is read once; sums are
-// f32, in the order of the states.
+// Merge of attention states over disjoint keys. The merge is memory-bound: rows share a warp so that each lane has 16 bytes of
+// each state, and four states (or two states of several rows) are loaded before the weights of the row are known. Each state is
+// read once; sums are f32, in the order of the states.
 #pragma once
 #include "kernels/cascade/merge_states_params.h"
 #include "kernels/common/merge.cuh"
@@ -34,8 +34,8 @@ __device__ __forceinline__ auto row_of(const ListedStates& states, int s) {
   return static_cast<const typename Element<typename C::T>::Bits*>(states.p.list_o[s]) + states.row * C::kHeadDim;
 }
 
-// row: index over rows * heads. Entries of the indptr are clamped to the number of states, so a wrong entry causes no read out
-// of bounds.
+// row: an index over rows * heads. Entries of the indptr are clamped to the number of states, so a wrong entry causes no access
+// out of bounds.
 template <class C>
 __device__ __forceinline__ RowStates ragged_states_of_row(const MergeRaggedParams& p, int64_t row) {
   using Bits = typename Element<typename C::T>::Bits;
@@ -54,7 +54,7 @@ __device__ __forceinline__ auto states_of_row(const typename C::Params& p, int64
   else return RowStates{static_cast<const Bits*>(p.states_o) + row * C::kHeadDim, p.states_lse + row, p.rows * C::kHeadDim, p.rows, p.states};
 }
 
-// In place: the lse of a row is written only after all its lanes have read it.
+// In an in-place merge, the lse of a row is written only after all lanes of the row have read it.
 template <class C>
 __device__ __forceinline__ void all_have_read() {
   if constexpr (C::kInPlace) __syncwarp();
@@ -90,8 +90,8 @@ struct HeldStates {
   }
 };
 
-// Weights of a row computed by kLanes lanes, bit-equal to row_weights with 32: lane i computes the sums of lanes i, i + kLanes,
-// ...
+// The weights of a row, computed by kLanes lanes with the bits of row_weights with 32 lanes: lane i computes the sums of lanes
+// i, i + kLanes, ...
 template <int kLanes, class States>
 __device__ __forceinline__ RowWeights weights_by(const States& states) {
   constexpr int kFolds = 32 / kLanes;
@@ -120,7 +120,7 @@ __device__ __forceinline__ RowWeights weights_by(const States& states) {
   return {base, total[0]};
 }
 
-// The same, computed by one lane that holds all states of the row (two or three).
+// The same, computed by one lane that has all states of the row (two or three).
 template <int kStates>
 __device__ __forceinline__ RowWeights weights_of(const float (&lse)[kStates]) {
   static_assert(kStates == 2 || kStates == 3, "as 32 lanes add them up");
@@ -136,7 +136,8 @@ __device__ __forceinline__ void merge_many(const typename C::Params& p) {
   constexpr int kVec = merge_piece(C::kHeadDim, sizeof(Bits)), kLanes = lanes_of_a_row(C::kHeadDim, sizeof(Bits));
   const int64_t place = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   const bool there = place < p.rows;
-  const int64_t row = there ? place : p.rows - 1;  // out of range lanes take part in the warp's shuffles
+  // lanes without a row take part in the warp's shuffles, so they read the last row
+  const int64_t row = there ? place : p.rows - 1;
   const auto states = states_of_row<C>(p, row);
   const int lane = threadIdx.x % kLanes, last = C::kHeadDim - kVec;
   constexpr int kMany = 4;
@@ -159,7 +160,8 @@ __device__ __forceinline__ void merge_many(const typename C::Params& p) {
   if (lane == 0) p.lse[row] = merged_lse(weights);
 }
 
-// lse_at(s): the lse of a row in state s. piece_at(s, rows): the chunk of state s that is `rows` rows after `place`.
+// lse_at(s) returns the lse of a row in state s. piece_at(s, rows) returns the chunk of state s that is `rows` rows after
+// `place`.
 template <class C>
 __device__ __forceinline__ float lse_at(const typename C::Params& p, int s, int64_t row) {
   if constexpr (C::kListed) return p.list_lse[s][row];
@@ -172,7 +174,8 @@ __device__ __forceinline__ auto piece_at(const typename C::Params& p, int s, int
   else return static_cast<const Bits*>(p.states_o) + place + (s * p.rows + rows) * C::kHeadDim;
 }
 
-// Merges up to kStates states if a lane holds one chunk of a row; the loads of kRows rows are issued together. Same bits.
+// Merges up to kStates states if a lane has one chunk of a row, with the loads of kRows rows issued together. The bits are the
+// same.
 template <class C, int kStates, int kRows>
 __device__ __forceinline__ void merge_few(const typename C::Params& p) {
   using T = typename C::T;

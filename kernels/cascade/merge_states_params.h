@@ -16,7 +16,7 @@ struct MergeStatesParams {
 };
 
 constexpr int kMostListed = 8;
-// States in separate tensors, each [rows, heads, head_dim] and [rows, heads]; states_o and states_lse are null.
+// States in separate tensors, each [rows, heads, head_dim] or [rows, heads]; states_o and states_lse are null.
 struct MergeListParams : MergeStatesParams {
   const void* list_o[kMostListed];
   const float* list_lse[kMostListed];
@@ -28,14 +28,14 @@ struct MergeRaggedParams : MergeStatesParams {
   int32_t heads;
 };
 
-// Elements of a lane's chunk: up to 16 bytes, a divisor of the row.
+// The number of elements in a lane's chunk: up to 16 bytes, and a divisor of the row length.
 constexpr int merge_piece(int head_dim, int elem_bytes) {
   int piece = 16 / elem_bytes;
   while (head_dim % piece != 0) piece /= 2;
   return piece;
 }
 
-// Lanes that share a row: a power of two, at least 8, with one chunk per lane if possible.
+// The number of lanes that share a row: a power of two, at least 8, with one chunk per lane if possible.
 constexpr int lanes_of_a_row(int head_dim, int elem_bytes) {
   int lanes = 8;
   while (lanes < 32 && lanes * merge_piece(head_dim, elem_bytes) < head_dim) lanes *= 2;
@@ -50,7 +50,7 @@ constexpr bool has_whole_rows(int head_dim, int elem_bytes) {
 }
 
 constexpr int kMergeThreads = 128;
-// Rows per thread: with few states, one row has too few bytes in flight.
+// The number of rows per thread: with few states, one row would have too few bytes in flight.
 constexpr int rows_of_a_thread(int64_t states, int head_dim, int elem_bytes) {
   return states > 3 || !has_whole_rows(head_dim, elem_bytes) ? 1 : states == 3 ? 2 : 3;
 }

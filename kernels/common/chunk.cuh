@@ -1,5 +1,5 @@
-// 16-byte accesses if aligned, else element by element. `aligned` is uniform over the grid, so the fallback costs a branch and
-// never diverges.
+// 16-byte accesses if the address is aligned, otherwise element by element. `aligned` is uniform over the grid, so the fallback
+// costs a branch and never diverges.
 #pragma once
 #include "kernels/ptx/cp_async.cuh"
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ uint4 load_elements(const void* src, uint32_t) {
   return make_uint4(e[0], e[1], e[2], e[3]);
 }
 
-// Copies 16 bytes from global to shared memory; zeros if not valid. Element is uint8_t, uint16_t or uint32_t.
+// Copies 16 bytes from global to shared memory, or stores zeros if not valid. Element is uint8_t, uint16_t or uint32_t.
 template <class Element>
 __device__ __forceinline__ void fetch_chunk(uint32_t dst, const void* src, bool valid, bool aligned) {
   if (aligned) {

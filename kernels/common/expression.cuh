@@ -16,7 +16,7 @@ struct Integers {
   static __device__ __forceinline__ int32_t abs_(int32_t a) { return a < 0 ? neg_(a) : a; }
   static __device__ __forceinline__ int32_t floordiv_(int32_t a, int32_t b) {
     if (b == 0) return 0;
-    if (b == -1) return neg_(a);  // the least i32 has no negation
+    if (b == -1) return neg_(a);  // the smallest i32 has no negation
     const int32_t quotient = a / b;
     return quotient - (a % b != 0 && (a < 0) != (b < 0));
   }
@@ -32,12 +32,12 @@ struct Common : Integers {
   static __device__ __forceinline__ float floor_(float a) { return floorf(a); }
   static __device__ __forceinline__ float f32_(int32_t a) { return static_cast<float>(a); }
   static __device__ __forceinline__ int32_t i32_(float a) { return __float2int_rz(a); }
-  // Returns a if either is NaN.
+  // Returns a if a or b is NaN.
   template <class T>
   static __device__ __forceinline__ T min_(T a, T b) { return b < a ? b : a; }
   template <class T>
   static __device__ __forceinline__ T max_(T a, T b) { return a < b ? b : a; }
-  // NaN if either is, and +0 above -0.
+  // Returns NaN if a or b is NaN, and orders +0 above -0.
   static __device__ __forceinline__ float minimum_(float a, float b) { return min_nan(a, b); }
   static __device__ __forceinline__ float maximum_(float a, float b) { return max_nan(a, b); }
   static __device__ __forceinline__ int32_t minimum_(int32_t a, int32_t b) { return min_(a, b); }
@@ -85,7 +85,7 @@ struct Fused : Common {
   static __device__ __forceinline__ float sqrt_(float a) { return sqrtf(a); }
   static __device__ __forceinline__ float exp2_(float a) { return exp2f(a); }
   static __device__ __forceinline__ float log2_(float a) { return log2f(a); }
-  // Branch-free, unlike tanhf, so that asynchronous products continue beside it. Absolute error below 2^-21.
+  // Branch-free, unlike tanhf, so that asynchronous products continue meanwhile. The absolute error is below 2^-21.
   static __device__ __forceinline__ float tanh_(float a) {
     return fmaf(-2.f, reciprocal_approx(exp2_approx(a * (2.f * 1.4426950408889634f)) + 1.f), 1.f);
   }

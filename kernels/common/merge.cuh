@@ -22,14 +22,14 @@ struct RowStates {
 
 struct RowWeights {
   float base;   // finite maximum of lse
-  float total;  // 0: every state is empty
+  float total;  // 0 if every state is empty
 };
 
 __device__ __forceinline__ float state_weight(float lse, float base) {
   return lse == minus_infinity() ? 0.f : exp2_approx((lse - base) * kLog2E);
 }
 
-// Called by one warp: lane-strided sums, then a butterfly reduction.
+// Must be called by one warp: each lane adds every 32nd state, then a butterfly reduction adds the lanes.
 __device__ __forceinline__ RowWeights row_weights(const RowStates& states) {
   float row_max = minus_infinity(), total = 0.f;
   for (int s = threadIdx.x % 32; s < states.count; s += 32) row_max = fmaxf(row_max, states.lse[s * states.lse_stride]);
@@ -42,7 +42,7 @@ __device__ __forceinline__ float merged_lse(const RowWeights& weights) {
   return weights.total == 0.f ? minus_infinity() : weights.base + logf(weights.total);
 }
 
-// Adds kVec elements at `column` of states first, first + step, ... to sum, unnormalised.
+// Adds kVec elements at `column` of states first, first + step, ... to `sum`, without normalisation.
 template <class T, int kVec>
 __device__ __forceinline__ void add_states(const RowStates& states, const RowWeights& weights, int column, int first,
                                            int step, float (&sum)[kVec]) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void add_states(const RowStates& states, const RowWei
   }
 }
 
-// Writes a row times factor: 1 / total, or 0 if every state is empty.
+// Writes a row multiplied by `factor`, which is 1 / total, or 0 if every state is empty.
 template <class T, int kVec>
 __device__ __forceinline__ void store_merged(void* row, int column, const float (&sum)[kVec], float factor, bool aligned) {
   using Bits = typename Element<T>::Bits;

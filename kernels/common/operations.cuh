@@ -119,7 +119,8 @@ OPF_OP float round_f8_e4m3_(float a) { return rounded_to<E4M3>(a); }
 OPF_OP float round_f8_e5m2_(float a) { return rounded_to<E5M2>(a); }
 OPF_OP float round_f8_e8m0_(float a) { return rounded_to<E8M0>(a); }
 
-// a / b if the result is then stored to 8 bits: the stored bits are those of the exact quotient. short: a has at most 11 bits.
+// a / b for a result that is then stored in 8 bits: the stored bits are those of the exact quotient. short: a has at most 11
+// bits.
 OPF_OP float quotient_(float a, float b) { return Divisor(b).of<false>(a); }
 OPF_OP float quotient_short_(float a, float b) { return Divisor(b).of<true>(a); }
 
@@ -165,7 +166,7 @@ OPF_OP float div_approx_(float a, float b) { return quotient_full(a, b); }
 OPF_OP float div_plain_approx_(float a, float b) { return quotient_plain(a, b); }
 OPF_OP float rsqrt_approx_(float a) { return rsqrt_approx(a); }
 OPF_OP float sqrt_approx_(float a) { return sqrt_approx(a); }
-// A polynomial near 0, where 1 - 2 / (exp(2 a) + 1) loses its digits.
+// Uses a polynomial near 0, where 1 - 2 / (exp(2 a) + 1) would lose its digits.
 OPF_OP float tanh_approx_(float a) {
   const float size = fabsf(a), square = mul_rounded(a, a);
   const float series = fmaf(square, fmaf(square, fmaf(square, fmaf(square, 62.f / 2835, -17.f / 315), 2.f / 15), -1.f / 3), 1.f);

@@ -9,7 +9,8 @@ struct alignas(sizeof(Bits) * kCount) Run {
   Bits e[kCount];
 };
 
-// Elements as loaded, kept as whole words until used: unpacking a word at once would wait for its load and delay the next one.
+// Elements as loaded, kept as whole words until they are used: unpacking a word immediately would wait for its load and delay
+// the next load.
 template <class T, int kCount, int kBytes = sizeof(typename Element<T>::Bits) * kCount>
 struct Fetched {
   Run<uint32_t, kBytes / 4> words;

@@ -33,7 +33,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Natural-log lse of a row with maximum `row_max` (raw units) and sum `row_sum`; -inf if the row saw no key.
+// The natural-log lse of a row with maximum `row_max` (raw units) and sum `row_sum`; -inf if the row has no visible key.
 __device__ __forceinline__ float row_lse(float row_max, float row_sum, float scale) {
   return row_sum == 0.f ? minus_infinity() : fmaf(finite_max(row_max), scale, logf(row_sum));
 }

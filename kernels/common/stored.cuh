@@ -18,7 +18,7 @@ template <> struct UnsignedOf<2> { using Type = uint16_t; };
 template <> struct UnsignedOf<4> { using Type = uint32_t; };
 template <> struct UnsignedOf<8> { using Type = uint64_t; };
 
-// 16-bit floats. NarrowFloat: 8-bit floats, which are widened to f16 first.
+// 16-bit floats. NarrowFloat is for 8-bit floats, which are first widened to f16.
 template <class T>
 struct Stored {
   using Bits = uint16_t;

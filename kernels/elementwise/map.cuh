@@ -15,14 +15,14 @@
 
 namespace opfacade {
 
-// Start of a thread's vectors: offsets of the first vector, and steps from each vector to the next.
+// The start of a thread's vectors: the offsets of the first vector, and the steps from each vector to the next.
 template <int kOperands>
 struct MapPlace {
   int64_t at[kOperands], next[kOperands];
 };
 
-// The position in a near map, and in any map with one axis, from a few 32-bit products. False if some vector of the thread is
-// not whole.
+// The position in a near map, and in any map with one axis, computed with a few 32-bit products. False if some vector of the
+// thread is incomplete.
 template <class M, bool kFlat, class Params>
 __device__ __forceinline__ bool find_near(const Params& p, MapPlace<M::kOperands>& place) {
   uint32_t vector, row = 0;
@@ -59,15 +59,15 @@ struct MapItem {
     if constexpr (kFlat) vector = blockIdx.x * p.each * blockDim.x + threadIdx.x;
     else find_row();
   }
-  // Excludes invalid rows.
+  // Excludes rows past num_valid.
   __device__ __forceinline__ void limit(int64_t valid) {
     if constexpr (kFlat) width = min(width, valid);
     else if (p.rank > 2) rows = first >= valid ? 0 : rows;
     else rows = static_cast<uint32_t>(min(int64_t{rows}, valid));
   }
 
-  // Number of elements of vector `u` of the thread, at most kVec; 0 or less if it is beyond the end. late: elements of the
-  // first vector of a row that precede the row.
+  // The number of elements of vector `u` of the thread, at most kVec; 0 or less if the vector is beyond the end. late: the
+  // number of elements of a row's first vector that precede the row.
   __device__ __forceinline__ int64_t count(uint32_t u, int late = 0) const {
     if (!kFlat && row + (u << p.band) >= rows) return 0;
     return min(width + late - int64_t{number(u)} * M::kVec, int64_t{M::kVec});
@@ -114,7 +114,7 @@ __device__ __forceinline__ typename M::Outputs map_values(const typename M::Inpu
   return out;
 }
 
-// Whole vectors: all loads precede the first use.
+// Processes whole vectors; all loads precede the first use.
 template <class M, class Params>
 __device__ __forceinline__ void map_together(const Params& p, const MapPlace<M::kOperands>& place) {
   typename M::Inputs in[M::kUnroll];
@@ -144,7 +144,7 @@ __device__ __forceinline__ void map_together(const Params& p, const MapPlace<M::
   for (int u = 1; u < M::kUnroll; ++u) finish(u);
 }
 
-// An unaligned or partial vector. Inputs are shifted to where the first result is aligned.
+// Processes an unaligned or incomplete vector. Inputs are shifted to the position where the first result is aligned.
 template <class M, bool kFlat, class Params>
 __device__ __forceinline__ void map_one(const Params& p, const MapItem<M, kFlat, Params>& item, uint32_t u) {
   int64_t at[M::kOperands];
@@ -181,7 +181,7 @@ __device__ __forceinline__ void map_vectors(const Params& p) {
   for (uint32_t u = 0; u < p.each; ++u) map_one<M, kFlat>(p, item, u);
 }
 
-// The elements `first`, `first` + blockDim.x, ...: all loads precede the first use.
+// Processes the elements `first`, `first` + blockDim.x, ...; all loads precede the first use.
 template <class M, int kCount, class Params>
 __device__ __forceinline__ void map_elements(const Params& p, uint32_t first) {
   constexpr int kBeside = kCount % M::kBeside == 0 ? M::kBeside : 1;
@@ -243,7 +243,7 @@ __device__ __forceinline__ void map_strided(const Params& p) {
   M::store_one(p, at, results[0]);
 }
 
-// An input at computed positions: each index is mapped into its axis, or the read is outside.
+// The boundary modes of an input at computed positions: each index is mapped into its axis, or the read gives the fill value.
 enum class Outside { kClamp, kWrap, kReflect, kFill };
 
 template <Outside kOutside>

@@ -8,7 +8,7 @@
 
 namespace opfacade {
 
-// kHasOwnAxes: it is read at computed positions. kMayLackAxes: it may be the same in all rows, or along a row.
+// kHasOwnAxes: the input is read at computed positions. kMayLackAxes: the input may be the same in all rows, or along a row.
 template <class T, bool kHasOwnAxes = false, bool kMayLackAxes = false>
 struct MapInput {
   using Type = T;
@@ -37,7 +37,7 @@ struct MapOperands<P, kVector, MapInputs<I...>, MapOutputs<T...>> {
   template <int k>
   using OutputOf = typename Nth<k, T...>::Type;
 
-  // Single elements.
+  // Loads and stores of single elements.
   static __device__ __forceinline__ Element load_one(const Params& p, const int64_t (&at)[kOperands]) {
     return load_one(p, at, OfInputs{});
   }
@@ -45,7 +45,7 @@ struct MapOperands<P, kVector, MapInputs<I...>, MapOutputs<T...>> {
     store_one(p, at, out, OfOutputs{});
   }
 
-  // The elements `from` .. `to` - 1 of vectors that begin anywhere.
+  // Loads the elements `from` .. `to` - 1 of vectors that begin at any address.
   static __device__ __forceinline__ void fetch(Inputs& in, const Params& p, const int64_t (&at)[kOperands], int from, int to) {
     fetch(in, p, at, from, to, OfInputs{});
   }
@@ -53,11 +53,11 @@ struct MapOperands<P, kVector, MapInputs<I...>, MapOutputs<T...>> {
                                                int to) {
     store(out, p, at, from, to, OfOutputs{});
   }
-  // Elements by which vectors of the first result begin too late.
+  // The number of elements by which vectors of the first result begin after an aligned address.
   static __device__ __forceinline__ int late(const Params& p, const int64_t (&at)[kOperands]) {
     return Pack<OutputOf<0>, kVec>::late(p.operand[kInputs], at[kInputs]);
   }
-  // Whole vectors. again: `first` was loaded in the same column, and has what is the same in all rows.
+  // Loads whole vectors. again: `first` was loaded in the same column, and contains the inputs that are the same in all rows.
   static __device__ __forceinline__ void fetch_whole(Inputs& in, const Inputs& first, const Params& p,
                                                      const int64_t (&at)[kOperands], bool again) {
     fetch_whole(in, first, p, at, again, OfInputs{});
@@ -65,7 +65,7 @@ struct MapOperands<P, kVector, MapInputs<I...>, MapOutputs<T...>> {
   static __device__ __forceinline__ void store_whole(Outputs& out, const Params& p, const int64_t (&at)[kOperands]) {
     store_whole(out, p, at, OfOutputs{});
   }
-  // The one element that all are, everywhere.
+  // Copies an input that has a single element to all positions.
   static __device__ __forceinline__ void spread(Inputs& in, const Params& p) { spread(in, p, OfInputs{}); }
 
   static __device__ __forceinline__ Element element(const Inputs& in, int i) { return element(in, i, OfInputs{}); }

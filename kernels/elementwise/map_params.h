@@ -33,7 +33,7 @@ struct MapParams {
   uint32_t peels;    // 1: vectors of a row begin at an aligned address of the first result, possibly before the row
   uint32_t transposed;  // operands that the tile path loads along axis rank - 2, one bit each
   uint32_t shared;   // inputs that are the same in all rows of a thread, one bit each
-  uint32_t whole;    // 1: each operand has aligned vectors, or is an input that lacks axes and has one element along a row
+  uint32_t whole;    // 1 if each operand has aligned vectors, or is an input that lacks axes and has one element along a row
   uint32_t rows;     // rows along axis rank - 2 that are the first of a thread; tiles: number of tiles along that axis
   MapDivider by_rows;
   uint32_t tile_at[kOperands];     // start of the tile of a transposed input in shared memory

@@ -12,9 +12,9 @@ struct Pack {
   using Bits = typename Stored<T>::Bits;
   static constexpr int kSize = sizeof(Bits), kBytes = kCount * kSize, kWords = (kBytes + 3) / 4, kPerWord = kSize < 4 ? 4 / kSize : 1;
   static constexpr int kAtOnce = kWords < 4 ? kWords : 4, kAccess = 4 * kAtOnce;  // words and bytes of an access to memory
-  static constexpr bool kWhole = kBytes % 4 == 0;  // else elements are loaded and stored one by one
+  static constexpr bool kWhole = kBytes % 4 == 0;  // otherwise elements are loaded and stored one by one
   static constexpr bool kAligned = kWhole || kBytes < 4;
-  // Whether an unaligned vector is loaded as aligned chunks and shifted. For elements of whole words, single loads take fewer
+  // True if an unaligned vector is loaded as aligned chunks and shifted. For elements of whole words, single loads need fewer
   // instructions.
   static constexpr bool kShifted = kSize < 4;
   uint32_t word[kWords];
@@ -31,21 +31,22 @@ struct Pack {
     else word[i / kPerWord] |= static_cast<uint32_t>(value) << i % kPerWord * (8 * kSize);
   }
 
-  // wide: aligned to whole vectors. count: number of valid elements.
+  // wide: the vector is aligned. count: the number of valid elements.
   __device__ __forceinline__ void load(const void* base, int64_t at, bool wide, int count) {
     const Bits* from = static_cast<const Bits*>(base) + at;
     if (kWhole && wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i] : Bits(0));
   }
-  // The same with any step.
+  // The same load with any step between elements.
   __device__ __forceinline__ void load_apart(const void* base, int64_t at, int64_t step, bool wide, int count) {
     const Bits* from = static_cast<const Bits*>(base) + at;
     if (kWhole && wide && count == kCount) return copy<true>(const_cast<Bits*>(from));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) set_bits(i, i < count ? from[i * step] : Bits(0));
   }
-  // Loads a whole aligned vector, or one element that all lanes share: `spread` copies it to the others after it has arrived.
+  // Loads a whole aligned vector, or one element that all lanes share; `spread` copies this element to the others after it has
+  // arrived.
   __device__ __forceinline__ void load_whole(const void* base, int64_t at, bool wide) {
     static_assert(kAligned, "whole words, or a part of one");
     const Bits* from = static_cast<const Bits*>(base) + at;
@@ -92,7 +93,7 @@ struct Pack {
     const int64_t end = pieces.first + (pieces.bytes + kAccess - 1) / kAccess * kAccess;
     return count > 0 && (pieces.first < 0 || end > span * kSize);
   }
-  // The same if all chunks may be read, without a check per chunk.
+  // The same load if all chunks may be read, without a check per chunk.
   __device__ __forceinline__ void load_within(const void* base, int64_t at) {
     static_assert(kAligned, "whole words, or a part of one");
     const uint32_t shift = shift_of(base, at);
@@ -105,7 +106,8 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) word[i] = found[i];
   }
-  // The elements `from` .. `to` - 1 of such a vector; the others are undefined. step: 1, or 0 if all elements are the same.
+  // The elements `from` .. `to` - 1 of an unaligned vector; the others are undefined. step: 1, or 0 if all elements are the
+  // same.
   __device__ __forceinline__ void load_some(const void* base, int64_t at, int64_t step, int64_t span, int from, int to) {
     const Bits* const first = static_cast<const Bits*>(base) + at;
     if (step == 0) {
@@ -119,9 +121,9 @@ struct Pack {
       load_anywhere(base, at, span, to);
     }
   }
-  // Distance, in elements, of the vector at `at` from the aligned address before it.
+  // The distance, in elements, from the aligned address before the vector at `at` to the vector.
   __device__ __forceinline__ static int late(const void* base, int64_t at) { return static_cast<int>(shift_of(base, at) / kSize); }
-  // Stores the elements `from` .. `to` - 1: by whole accesses if the vector is whole and aligned.
+  // Stores the elements `from` .. `to` - 1, with whole accesses if the vector is complete and aligned.
   __device__ __forceinline__ void store_some(void* base, int64_t at, int from, int to) {
     Bits* const first = static_cast<Bits*>(base) + at;
     if (kWhole && from == 0 && to == kCount && late(base, at) == 0) return copy<false>(first);
@@ -129,9 +131,9 @@ struct Pack {
     for (int i = 0; i < kCount; ++i)
       if (i >= from && i < to) first[i] = bits(i);
   }
-  // For `lanes` neighbouring lanes of a warp with consecutive vectors: if two of them share an aligned chunk, the later lane
-  // stores it if it is whole; else each stores its own elements. left: elements from the start of this vector to the end of the
-  // stored range; it may be negative. All lanes of a warp must call this.
+  // For `lanes` adjacent lanes of a warp with consecutive vectors: if two lanes share an aligned chunk, the later lane stores
+  // the chunk if it is complete; otherwise each lane stores its own elements. left: the number of elements from the start of
+  // this vector to the end of the stored range, which may be negative. All lanes of a warp must call this function.
   __device__ __forceinline__ void store_anywhere(void* base, int64_t at, int left, int lane, int lanes) {
     if constexpr (!kWhole) return store(base, at, false, left);
     constexpr int kPieces = kWords / kAtOnce;
@@ -183,7 +185,7 @@ struct Pack {
     else if constexpr (kAtOnce == 2) store_vector(to, make_uint2(made[0], made[1]));
     else *reinterpret_cast<uint32_t*>(to) = made[0];
   }
-  // Elements of incomplete chunks.
+  // Loads or stores the elements of incomplete chunks.
   template <int kPieces>
   __device__ __forceinline__ void store_rest(Bits* to, uint32_t shift, int left, const bool (&whole)[kPieces]) const {
 #pragma unroll
@@ -194,7 +196,7 @@ struct Pack {
     }
   }
 
-  // Chunks of up to sixteen bytes.
+  // Loads or stores chunks of up to 16 bytes.
   template <bool kLoad>
   __device__ __forceinline__ void copy(Bits* memory) {
     if constexpr (kWords % 4 == 0) {

@@ -1,4 +1,4 @@
-// Stores two adjacent elements at once: one conversion instruction packs both. The bits are those of single stores.
+// Stores two adjacent elements together, because one conversion instruction packs both. The bits are those of single stores.
 #pragma once
 #include "kernels/elementwise/pack.cuh"
 

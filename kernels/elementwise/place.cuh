@@ -32,7 +32,7 @@ __device__ __forceinline__ void locate(const Params& p, int64_t n, int axes, int
 }
 
 // The same for n below 2^31 and a number of axes that is unknown at compile time; `first` is the position along axis 0. Returns
-// the remaining quotient: not 0 if n is beyond the last position.
+// the remaining quotient, which is not 0 if n is beyond the last position.
 template <int kOperands, class Params>
 __device__ __forceinline__ uint32_t locate_outer(const Params& p, uint32_t n, int axes, int64_t (&at)[kOperands], uint32_t& first) {
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint32_t locate_outer(const Params& p, uint32_t n, in
   return n;
 }
 
-// Number of valid rows along axis 0; 0 if the count is wrong.
+// The number of valid rows along axis 0; 0 if the count is out of range.
 template <class Params>
 __device__ __forceinline__ int64_t valid_rows(const Params& p) {
   if (p.num_valid == nullptr) return INT64_MAX;

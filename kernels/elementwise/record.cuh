@@ -1,5 +1,5 @@
-// Values of several types, one for each operand of a program: `get<k>()` is that of operand k. Each is a member, so that a
-// compiler holds each in registers.
+// Values of several types, one for each operand of a program; `get<k>()` returns the value of operand k. Each value is a
+// member, so that the compiler keeps each one in registers.
 #pragma once
 
 namespace opfacade {
@@ -14,7 +14,7 @@ struct IndicesOf<0, kIndices...> {
   using Type = Indices<kIndices...>;
 };
 
-// Declared for no type at all, because a program may have no inputs.
+// Declared without a type parameter too, because a program may have no inputs.
 template <int kIndex, class... T>
 struct Nth;
 template <int kIndex, class First, class... Rest>

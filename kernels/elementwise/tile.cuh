@@ -17,7 +17,7 @@ struct TransposedTile {
     const uint32_t chunk = (row / kPerChunk) ^ (column / kVec % kChunks);
     return (column * kChunks + chunk) * 16 + row % kPerChunk * static_cast<uint32_t>(sizeof(Bits));
   }
-  // step: distance between columns. wide: chunks are aligned. rows, columns: size of the valid part of the tile.
+  // step: the distance between columns. wide: the chunks are aligned. rows, columns: the size of the valid part of the tile.
   __device__ __forceinline__ static void fetch(unsigned char* shared, const void* input, int64_t at, int64_t step, bool wide, uint32_t rows, uint32_t columns) {
     const uint32_t row = threadIdx.x % kChunks * kPerChunk;
     if (row >= rows) return;
@@ -51,7 +51,7 @@ struct TransposedTile {
   }
 };
 
-// The inputs of a map M of which some pass through shared memory.
+// The inputs of a map M, some of which pass through shared memory.
 template <class M>
 struct TileInputs {
   using Params = typename M::Params;
@@ -104,7 +104,7 @@ struct MapTile {
   const Params& p;
   uint32_t rows, row;        // valid rows, and the first row of this thread
   int count;                 // elements of this thread's vectors
-  int64_t at[M::kOperands];  // offsets of the tile, then of the thread
+  int64_t at[M::kOperands];  // the offsets of the tile, and later of the thread
 
   __device__ __forceinline__ explicit MapTile(const Params& params) : p(params), row(threadIdx.x / kAcross) {
     const uint32_t line = quotient(blockIdx.x, p.by_vectors), outer = quotient(line, p.by_rows);

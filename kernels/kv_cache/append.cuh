@@ -1,6 +1,6 @@
-// Append of new rows to the paged pool: a byte copy, independent of the dtype. Memory-bound, so a warp takes several heads of a
-// row of K and V, up to 128 bytes per lane, and issues their loads before the lookup: request search, page table and row loads
-// overlap.
+// Appends new rows to the paged pool. The append is a byte copy, independent of the dtype. It is memory-bound, so a warp takes
+// several heads of a row of K and V, up to 128 bytes per lane, and issues their loads before the lookup: the request search,
+// the page table access and the row loads overlap.
 #pragma once
 #include "kernels/kv_cache/place.cuh"
 
@@ -21,14 +21,14 @@ struct Bits<4> {
   using Type = uint32_t;
 };
 
-// The work of a warp: some heads of one row.
+// The work of a warp: some of the heads of one row.
 struct Share {
   int row;
-  int head;  // the first
+  int head;  // the first head
   int heads;
 };
 
-// Returns false if there is no such row.
+// Returns false if the row does not exist.
 __device__ __forceinline__ bool find_share(const AppendParams& p, Share& share) {
   share.row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   share.head = blockIdx.y * p.heads_each;
@@ -36,7 +36,7 @@ __device__ __forceinline__ bool find_share(const AppendParams& p, Share& share) 
   return share.row < p.total_rows;
 }
 
-// Address of the first of those heads in the new rows and in the pool; consecutive heads are head_stride bytes apart.
+// The address of the first head of a share in the new rows or in the pool; consecutive heads are head_stride bytes apart.
 __device__ __forceinline__ const char* new_heads(const NewRows& rows, const Share& share) {
   return static_cast<const char*>(rows.data) + share.row * rows.row_stride + share.head * rows.head_stride;
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ char* pool_heads(const PoolTensor& pool, const NewPla
   return const_cast<char*>(token_address(pool, place.page, place.slot, share.head));
 }
 
-// 16-byte chunks of one tensor held by a lane: kMany of the kPerHead chunks of each head.
+// The 16-byte chunks of one tensor in a lane: kMany of the kPerHead chunks of each head.
 template <class C, class Piece>
 struct HeldPieces {
   static constexpr int kPerHead = C::kHeadDim * C::kElemBytes / sizeof(Piece), kMany = 4, kStep = 32 * kMany;
@@ -76,7 +76,7 @@ struct HeldPieces {
   }
 };
 
-// Copies the rest of a warp's heads, after the first kStep.
+// Copies the heads of a warp after the first kStep.
 template <class Held, class... To>
 __device__ __forceinline__ void append_rest(Held& held, const NewRows& rows, const PoolTensor& pool, const Share& share,
                                             const To&... to) {

@@ -8,14 +8,14 @@
 
 namespace opfacade {
 
-// Transform of the rows of one tensor.
+// The transformation of the rows of one tensor.
 template <class C>
 struct Change {
   const typename Element<typename C::Angle>::Bits* angles;  // angles of the position, or null
   const float* scale;
 };
 
-// Units of one tensor held by a lane: kMany of the units of each head.
+// The units of one tensor in a lane: kMany of the units of each head.
 template <class C, bool kRotate, bool kWide>
 struct HeldUnits {
   using Cut = UnitCut<C, kRotate, kWide>;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
     of_k.angles = static_cast<decltype(of_k.angles)>(all.angles) + static_cast<int64_t>(min(place.position, all.positions - 1)) * all.angle_stride;
   k.prepare(of_k);
   if constexpr (C::kQuantises) v.prepare(of_v);
-  // No branch on the page: ptxas would move the loads of the angles after it.
+  // Without a branch on the page: with one, ptxas would move the loads of the angles after it.
   const Share stored{share.row, share.head, in_pool<C>(p, place) ? share.heads : 0};
   const auto put_k = [&] {
     k.store(p.k, stored, 0, place, of_k);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void append_units(const ComputedAppendParams& all, co
     v.store(p.v, stored, 0, place, of_v);
     append_rest(v, p.v_new, p.v, stored, place, of_v);
   };
-  // Angles loaded ahead arrive while V is stored. Otherwise K is finished first, to free its registers.
+  // Angles that were loaded ahead arrive while V is stored. Otherwise K is finished first, to release its registers.
   if constexpr (decltype(k)::kLoadsAhead) {
     put_v(), put_k();
   } else {

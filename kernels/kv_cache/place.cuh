@@ -26,8 +26,8 @@ struct NewPlace {
   int slot;
 };
 
-// Returns false if the row has no destination. One warp per row. `page` is the entry of the table, not yet checked: see
-// in_pool.
+// Returns false if the row has no destination. One warp handles one row. `page` is the entry of the page table, not yet
+// checked: see in_pool.
 template <class C>
 __device__ __forceinline__ bool find_entry(const AppendParams& p, int row, NewPlace& place) {
   const int request = request_of(p, row), start = p.append_indptr[request], stop = p.append_indptr[request + 1];

@@ -10,7 +10,7 @@ namespace opfacade {
 
 enum class Rope { kNone, kInterleaved, kHalf };
 
-// The compiler would move a load down to the first use of its value.
+// Keeps the load at this place; the compiler would move it down to the first use of its value.
 __device__ __forceinline__ void keep_load_here(float& x) {
   uint32_t bits = __float_as_uint(x);
   asm volatile("" : "+r"(bits));
@@ -89,8 +89,8 @@ struct Rotation {
     for (int i = 0; i < kPairs; ++i) keep_load_here(cosines[i]), keep_load_here(sines[i]);
   }
 
-  // Every product and sum is rounded, so that the bits do not depend on what a compiler contracts. kInverse: rotates in the
-  // opposite direction.
+  // Every product and sum is rounded separately, so that the bits do not depend on contractions by the compiler. kInverse:
+  // rotates in the opposite direction.
   template <bool kInverse>
   __device__ __forceinline__ void apply_rounded(float (&x)[2 * kPairs]) const {
 #pragma unroll

@@ -12,7 +12,7 @@ struct Segment {
   __device__ __forceinline__ int64_t bytes() const { return (length + 7) / 8; }
 };
 
-// Clamped, so that wrong entries of the indptr cause no read outside the mask.
+// The bounds are clamped, so a wrong entry of the indptr causes no read outside the mask.
 __device__ __forceinline__ Segment segment_of(const PackMaskParams& p, int request) {
   if (p.bits_indptr == nullptr) return {p.bits / p.batch * request, p.bits / p.batch};
   const int64_t begin = max(int64_t{0}, min(p.bits, int64_t{p.bits_indptr[request]}));
@@ -20,7 +20,7 @@ __device__ __forceinline__ Segment segment_of(const PackMaskParams& p, int reque
   return {begin, max(int64_t{0}, end - begin)};
 }
 
-// Bytes of all earlier requests; each warp computes the sum.
+// The number of bytes of all earlier requests, which each warp computes.
 __device__ __forceinline__ int64_t bytes_before(const PackMaskParams& p, int request) {
   if (p.bits_indptr == nullptr) return request == 0 ? 0 : segment_of(p, 0).bytes() * request;
   int64_t total = 0;
@@ -32,7 +32,7 @@ __device__ __forceinline__ int64_t bytes_before(const PackMaskParams& p, int req
 
 template <bool kBig>
 __device__ __forceinline__ uint8_t packed_byte(const uint8_t* entries, int64_t left) {
-  uint32_t low = 0, high = 0;  // four entries each
+  uint32_t low = 0, high = 0;  // four entries in each word
   if (left >= 8 && reinterpret_cast<uintptr_t>(entries) % 8 == 0) {
     const uint2 both = *reinterpret_cast<const uint2*>(entries);
     low = both.x, high = both.y;

@@ -1,17 +1,17 @@
-// Value warpgroup of latent decode: accumulates half the columns of o for all rows and writes them.
+// The value warpgroups of latent decode. Each accumulates half of the columns of o for all rows and writes them.
 #pragma once
 #include "kernels/attention/decode/schedule/join.cuh"
 #include "kernels/mla/output.cuh"
 
 namespace opfacade {
 
-// Merges the partials of a request that this CTA computed one after the other: one warpgroup, half the columns of all rows. The
-// value warpgroups synchronise before, because one of them stored the lse, and after, because the next request reuses the
-// slots.
+// One warpgroup merges half of the columns of all rows, from the partials of a request that this CTA computed one after the
+// other. The value warpgroups synchronise before the merge, because one of them stored the lse, and after it, because the next
+// request reuses the slots.
 template <class C>
 __device__ __forceinline__ void merge_own_partials(const DecodeParams& p, const MlaWork& work, int half) {
   int thread = threadIdx.x;
-  asm volatile("" : "+r"(thread));  // recomputed here: o leaves no register to keep values derived from it
+  asm volatile("" : "+r"(thread));  // recomputed here, because o leaves no register for values derived from the thread index
   const int warp = thread / 32 % kMlaGroupWarps, column = half * kMlaLatent / 2 + warp % 2 * 128 + thread % 32 * 4;
   named_sync(kMlaMerging, kMlaValueGroups * kWarpgroup);
 #pragma unroll 1
@@ -24,11 +24,11 @@ template <class C>
 struct MlaValueGroup {
   const DecodeParams& p;
   MlaShared& smem;
-  int half;  // column half
+  int half;  // which half of the columns
   bool arrives;  // see release_stage
   MlaRing ring{};
   Ring<2> buffer{};
-  unsigned tile = 0;  // tiles so far, over all items
+  unsigned tile = 0;  // number of tiles so far, over all items
 
   __device__ __forceinline__ void rescale(MlaHalf& o) const {
     const float factor[2] = {smem.factor[buffer.stage][mla_row()], smem.factor[buffer.stage][mla_row() + 8]};

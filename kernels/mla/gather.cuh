@@ -9,14 +9,14 @@ template <class C>
 struct LatentCopier {
   const MlaParams& p;
   MlaShared& smem;
-  int parity = 0;  // of the row address table
+  int parity = 0;  // the parity of the row address table
 
   static constexpr int kStep = kWarpgroup / 8, kCopies = kMlaKeys / kStep;  // rows per round; rounds per tile
   static constexpr int kInFlight = 2;
   static_assert(kInFlight <= kMlaQueryTiles && kInFlight < kMlaStages, "an item has so many tiles");
 
-  // Token rows at 16-byte alignment: all offsets are compile-time constants, so each of the 18 copies of a tile is one
-  // instruction.
+  // Copies token rows that are aligned to 16 bytes: all offsets are compile-time constants, so each of the 18 copies of a tile
+  // is one instruction.
   __device__ __forceinline__ void copy_tokens(uint32_t stage) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
     const uint32_t inside = panel_address(first % 8, chunk);
@@ -36,7 +36,7 @@ struct LatentCopier {
     }
   }
 
-  // Rows at any alignment. part: 0 latent, 1 rope.
+  // Copies rows of any alignment. part: 0 for the latent part, 1 for the rope part.
   __device__ __forceinline__ void copy(int part, uint32_t dst, int to_panel, int to_group, bool aligned) const {
     const int chunk = threadIdx.x % 8, first = threadIdx.x / 8;
     dst += first / 8 * to_group + panel_address(first % 8, chunk);
@@ -52,7 +52,7 @@ struct LatentCopier {
     }
   }
 
-  // One thread per row; each half of the threads fills its own table. A null address means a row of zeros.
+  // One thread resolves one row, and each half of the threads fills its own table. A null address means a row of zeros.
   template <class Address>
   __device__ __forceinline__ void set_rows(Address address) {
     parity ^= 1;
@@ -74,7 +74,7 @@ struct LatentCopier {
   __device__ __forceinline__ static bool is_visible(const WorkItem& item, int token) {
     return token >= item.first_key && token < item.end;
   }
-  // The page table entry of this thread's row of a tile, not checked.
+  // The unchecked page table entry of this thread's row of a tile.
   __device__ __forceinline__ static int entry_of_row(const Pages& pages, const WorkItem& item, int start) {
     const int token = start + threadIdx.x % kMlaKeys;
     return is_visible(item, token) ? pages.entry_of(token) : 0;
@@ -135,7 +135,7 @@ struct LatentCopier {
   }
 };
 
-// Warpgroup 0: loads; its last warp also publishes the work.
+// The role of warpgroup 0: it loads, and its last warp also publishes the work.
 template <class C>
 __device__ __forceinline__ void produce(const MlaParams& p, MlaShared& smem) {
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);

@@ -1,14 +1,14 @@
-// TMA loads: one warp a stage part, so that the boxes of small pages are issued in parallel. Pages are looked up one tile
-// ahead. Also the work schedule, which each of these warps computes on its own.
+// TMA loads: one warp issues each part of a stage, so that the boxes of small pages are issued in parallel. Pages are looked up
+// one tile ahead. The file also contains the work schedule, which each of these warps computes for itself.
 #pragma once
 #include "kernels/mla/shared.cuh"
 
 namespace opfacade {
 
-// Prefetches the lengths, the first values that every CTA needs, one line a thread.
+// Prefetches the lengths, the first values that every CTA needs, one cache line per thread.
 template <class C>
 __device__ __forceinline__ void prefetch_lengths(const DecodeParams& p) {
-  const int first = threadIdx.x * 32;  // entries of a line
+  const int first = threadIdx.x * 32;  // the first entry of this thread's line
   if (first < p.batch) prefetch_l2(p.table.lens + first);
   if (C::kTable == TableForm::kCsr && first <= p.batch) prefetch_l2(p.table.indptr + first);
 }
@@ -20,7 +20,7 @@ __device__ __forceinline__ int unit_of_block() { return blockIdx.x / C::kHeadBlo
 template <class C>
 __device__ __forceinline__ int head_of_block() { return blockIdx.x % C::kHeadBlocks; }
 
-// Finds the items of this CTA (by each warp on its own) and the split requests that the second launch merges.
+// Finds the items of this CTA (each warp for itself) and the split requests that the second launch merges.
 template <class C>
 struct MlaScheduler {
   const MlaParams& p;
@@ -49,7 +49,7 @@ struct MlaScheduler {
   }
 
  private:
-  // Leaves the keys that some query row of this head block sees; the schedule has those of all query rows.
+  // Restricts the keys to those that some query row of this head block attends to; the schedule has the keys of all query rows.
   __device__ __forceinline__ void leave_own_keys(MlaWork& work) const {
     constexpr int kHeads = C::kGroup / C::kQueryRows;
     const int kv_len = kv_length<C::kTable>(p.base.table, work.item.request), first = work.item.head * kMlaRows;
@@ -69,7 +69,7 @@ struct MlaScheduler {
     if (head_of_block<C>() == 0 && threadIdx.x == 0) p.split_requests[unit_of_block<C>()] = of;
   }
 
-  // Moves the slots to those of this head block.
+  // Moves the slots to the slots of this head block.
   __device__ __forceinline__ void set_partials_of(MlaWork& work, SplitRequest& of) {
     const Partials partials = schedule.partials_of(work.item);
     if (partials.index == 0 && partials.count > 1) of = {work.item.request, partials.count, partials.first_slot, partials.next_slot, partials.step};
@@ -77,8 +77,8 @@ struct MlaScheduler {
     work.partials = {partials.index, partials.count, partials.first_slot + first, partials.next_slot + first, partials.step};
   }
 
-  // A CTA usually has one chunk. Its split request is published at once, because no register is free to keep it. Requests of
-  // which this CTA computes all partials are merged by the CTA itself.
+  // A CTA usually has one chunk. Its split request is published immediately, because no register is free to keep it. If this
+  // CTA computes all partials of a request, it merges them itself.
   __device__ __forceinline__ bool next_chunk(MlaWork& work) {
     const bool first = !schedule.is_started(), more = schedule.next(work.item);
     SplitRequest of{};
@@ -90,7 +90,7 @@ struct MlaScheduler {
   }
 };
 
-// Boxes of one stage part of the tiles of an item.
+// The boxes of one part of a stage, for the tiles of an item.
 template <class C>
 struct LatentLoader {
   const MlaParams& p;
@@ -99,8 +99,8 @@ struct LatentLoader {
   LatentBox* boxes_at;  // in shared memory, so that the issuing lane needs no shuffle
   RequestPages<C::kTable, C::kPow2Pages, C::kSafePages> pages;
   int first_key, end;
-  int first = 0, last = 0;  // boxes of the current tile
-  LatentBox front{};        // the first of them
+  int first = 0, last = 0;  // range of boxes of the current tile
+  LatentBox front{};        // the first box of the current tile
   bool leader = false;
 
   __device__ __forceinline__ LatentLoader(const MlaParams& params, MlaShared& smem, int part, const WorkItem& item)
@@ -108,7 +108,7 @@ struct LatentLoader {
         pages(params.base.table, item.request), first_key(item.first_key), end(item.end) {}
 
   __device__ __forceinline__ int token_of_lane(int start) const { return start + threadIdx.x % 32 * p.box; }
-  // The page table entry of this lane's box, not checked.
+  // The unchecked page table entry of this lane's box.
   __device__ __forceinline__ int entry_of_lane(int start) const {
     const int token = token_of_lane(start);
     return token + p.box > first_key && token < min(end, start + kMlaKeys) ? pages.entry_of(token) : 0;

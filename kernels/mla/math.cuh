@@ -17,7 +17,7 @@ using MlaHalf = float[2][kMlaLatent / 8];  // 256 columns of o, as two wgmma acc
 // The tokens of an item, in registers: values in shared memory are reloaded after each barrier.
 struct MlaSpan {
   int begin, first_key, end;
-  int first_row_end;  // of several query rows: see MlaWork
+  int first_row_end;  // used with several query rows: see MlaWork
 };
 
 __device__ __forceinline__ int mla_warp() { return threadIdx.x % kWarpgroup / 32; }
@@ -91,7 +91,7 @@ __device__ __forceinline__ void issue_values(uint32_t weights, uint32_t v, MlaHa
   wgmma_commit();
 }
 
-// Zeros the latents of invisible tokens, because 0 * NaN is NaN. Only tiles at an end of the item need it.
+// Sets the latents of invisible tokens to zero, because 0 * NaN is NaN. Only tiles at an end of the item need it.
 __device__ __forceinline__ void zero_invisible(const MlaSpan& item, int start, uint32_t stage) {
 #pragma unroll 1
   for (int i = threadIdx.x % kWarpgroup; i < kMlaKeys * 64; i += kWarpgroup) {
@@ -114,27 +114,28 @@ __device__ __forceinline__ void mask_scores(const MlaSpan& item, int start, MlaS
     if (static_cast<unsigned>(fragment_column(i) - begin) >= static_cast<unsigned>(count)) s[i] = minus_infinity();
 }
 
-// Keys [begin, end) of an item that one of its rows sees, where query rows see different ones.
+// The keys [begin, end) of an item that one of its rows attends to, if query rows attend to different keys.
 struct SeenKeys {
   int begin, end;
 };
 template <class C>
-__device__ __forceinline__ int first_row_of_block() { return blockIdx.x % C::kHeadBlocks * kMlaRows; }  // no register holds it
+// recomputed, because no register is free for it
+__device__ __forceinline__ int first_row_of_block() { return blockIdx.x % C::kHeadBlocks * kMlaRows; }
 template <class C>
 __device__ __forceinline__ SeenKeys seen_keys(const DecodeParams& p, const MlaSpan& item, int row) {
   const int end = item.first_row_end + (first_row_of_block<C>() + row) / (C::kGroup / C::kQueryRows);
   return {C::kWindow ? max(item.first_key, end + C::kQueryRows - 2 - p.window_left) : item.first_key,
           C::kCausal ? min(item.end, end) : item.end};
 }
-// Keys of an item that all of its rows see. A row past the last one sees more.
+// The keys of an item that all of its rows attend to. A row past the last one attends to more.
 template <class C>
 __device__ __forceinline__ SeenKeys keys_seen_by_all(const DecodeParams& p, const MlaSpan& item) {
   const int last = min(kMlaRows - 1, C::kGroup - 1 - first_row_of_block<C>());
   return {seen_keys<C>(p, item, last).begin, seen_keys<C>(p, item, 0).end};
 }
 
-// A hidden key has weight 0, but 0 * NaN is NaN. Clears the values that are not finite of keys that only some rows see, and
-// makes their scores NaN, so that a row is NaN if it sees such a key. Every warp has read the tile before it changes.
+// A hidden key has weight 0, but 0 * NaN is NaN. For keys that only some rows attend to, the non-finite values are set to zero
+// and the scores to NaN, so that a row is NaN if it attends to such a key. Every warp has read the tile before the change.
 template <class C>
 __device__ __forceinline__ void isolate_nonfinite(const SeenKeys& item, const SeenKeys& all, int start, uint32_t stage,
                                                   uint32_t* nonfinite, MlaScores& s) {
@@ -162,7 +163,7 @@ __device__ __forceinline__ void isolate_nonfinite(const SeenKeys& item, const Se
     if (found >> (lane_column() + fragment_column(i)) & 1) s[i] = __uint_as_float(0x7fc00000u);
 }
 
-// Several query rows: hides the keys that a row does not see.
+// With several query rows, hides the keys to which a row does not attend.
 template <class C>
 __device__ __forceinline__ void mask_rows(const DecodeParams& p, const MlaSpan& item, int start, MlaScores& s) {
   const int column = start + lane_column();
@@ -176,8 +177,8 @@ __device__ __forceinline__ void mask_rows(const DecodeParams& p, const MlaSpan& 
   }
 }
 
-// Prepares raw scores for the softmax: sign of the scale, soft cap, -inf for invisible keys. Rare work shares one branch,
-// because each untaken branch costs as much as a barrier.
+// Prepares raw scores for the softmax: the sign of the scale, the soft cap, and -inf for invisible keys. Rare work shares one
+// branch, because each untaken branch costs as much as a barrier.
 template <class C>
 __device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSpan& item, int start, uint32_t stage,
                                               uint32_t* nonfinite, MlaScores& s) {
@@ -202,7 +203,8 @@ __device__ __forceinline__ void finish_scores(const DecodeParams& p, const MlaSp
   }
 }
 
-// Address of this thread's row of four matrices in a weight panel. XOR of address bits selects the matrices and the panel half.
+// The address of this thread's row of four matrices in a weight panel. The XOR of address bits selects the matrix and the half
+// of the panel.
 __device__ __forceinline__ uint32_t weights_at(uint32_t panel) {
   const LaneChunk at = down_first();
   return panel + panel_address(mla_warp() * 16 + at.row, at.chunk);

@@ -8,15 +8,15 @@
 
 namespace opfacade {
 
-constexpr int kMergedRows = kMlaMergeThreads / (kMlaLatent / 4);  // rows of a CTA at once
+constexpr int kMergedRows = kMlaMergeThreads / (kMlaLatent / 4);  // rows that a CTA merges at once
 
-// The split requests of a slice of units, in shared memory: read from global memory by all rows, one address would serialise
-// the warps (four times slower).
+// The split requests of a slice of units, in shared memory. If all rows read them from global memory, the common address would
+// serialise the warps (four times slower).
 struct SplitRequests {
-  unsigned words[kMlaMergeSlice / 32];  // one bit a unit
+  unsigned words[kMlaMergeSlice / 32];  // one bit per unit
   SplitRequest list[kMlaMergeSlice];
 
-  // Called by all threads, one unit a thread. Returns the number of split requests.
+  // Must be called by all threads, one unit per thread. Returns the number of split requests.
   __device__ __forceinline__ int find(const MlaParams& p, int first) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int* at = reinterpret_cast<const int*>(&p.split_requests[first + threadIdx.x]);

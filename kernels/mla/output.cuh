@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// Destination of a row: final 16-bit elements, f32 partial, or none.
+// The destination of a row: final 16-bit elements, an f32 partial, or nothing.
 struct RowDestination {
   StoredAs final;
   int partial;
@@ -41,8 +41,8 @@ __device__ __forceinline__ void scale_row(MlaHalf& o, float factor) {
   pin(o[0]), pin(o[1]);
 }
 
-// base, sum: of all rows. Half 0 also writes the lse. The loop handles one row at a time and moves the second into the
-// registers of the first: an unrolled copy would be a fifth of the kernel.
+// base, sum: of all rows. The warpgroup with half 0 also writes the lse. The loop handles one row at a time and moves the
+// second row into the registers of the first: an unrolled copy would be a fifth of the kernel.
 template <class C>
 __device__ __forceinline__ void write_half(const DecodeParams& p, const MlaWork& work, int half, const float* base,
                                            const float* sum, MlaHalf& o) {

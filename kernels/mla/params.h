@@ -18,12 +18,12 @@ namespace opfacade {
 
 constexpr int kMlaLatent = 512;
 constexpr int kMlaRope = 64;
-constexpr int kMlaRows = 64;    // query heads of a CTA, of several query rows where a request has them
+constexpr int kMlaRows = 64;    // query heads per CTA, counted over several query rows if a request has them
 constexpr int kMlaKeys = 32;    // tokens of a tile
 constexpr int kMlaStages = 5;
 constexpr int kMlaThreads = 512;
 constexpr int kMlaTileBytes = kMlaKeys * (kMlaLatent + kMlaRope) * 2;
-constexpr int kMlaPanelBytes = kMlaRows * 128;  // 64 columns of all heads
+constexpr int kMlaPanelBytes = kMlaRows * 128;  // 64 columns of all heads, in bytes
 constexpr int kMlaPanels = (kMlaLatent + kMlaRope) / 64;
 constexpr int kMlaKept = 5;                     // query panels in registers; the others are in shared memory
 constexpr int kMlaControlBytes = 6144;          // barriers, work queue, softmax state exchanged between warpgroups, addresses
@@ -31,11 +31,12 @@ constexpr int kMlaSharedBytes = kMlaStages * kMlaTileBytes + (kMlaPanels - kMlaK
 constexpr int kMlaMergeSlice = 256;
 constexpr int kMlaMergeBlocks = 528;
 constexpr int kMlaMergeThreads = 256;
-// Partials of a row that are loaded at once: more hide more latency, but cost instructions when a row has fewer.
+// The number of partials of a row that are loaded at once: more of them hide more latency, but cost instructions if a row has
+// fewer.
 constexpr int kMlaMergedPartials = 8;
 
-// TMA box of queries: neighbouring heads of neighbouring query rows, which fill a tile of kMlaKeys heads alone or with others
-// of the same shape; eight at least, the period of the swizzle. No heads: threads copy.
+// The TMA box of queries: adjacent heads of adjacent query rows, which fill a tile of kMlaKeys heads alone or with other boxes
+// of the same shape. A box has at least eight heads, the period of the swizzle. If it has none, threads copy.
 struct QueryBox {
   int32_t heads;
   int32_t rows;

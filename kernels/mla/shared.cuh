@@ -22,7 +22,7 @@
 
 namespace opfacade {
 
-constexpr int kMlaValueGroups = 2;  // warpgroups that hold o: all rows, half the latent columns each
+constexpr int kMlaValueGroups = 2;  // warpgroups that accumulate o, each for all rows and half of the latent columns
 constexpr int kMlaGroupWarps = 4;
 constexpr int kMlaQueryTiles = kMlaRows / kMlaKeys;
 constexpr int kMlaLatentPanels = kMlaLatent / 64;
@@ -40,11 +40,11 @@ __device__ __forceinline__ constexpr int panels_of(int part) { return part == kR
 __device__ __forceinline__ constexpr int part_offset(int part) { return part * kMlaKeys * kMlaLatent * 2; }
 static_assert(part_offset(kRopePart) == kMlaLatentPanels * kMlaToQueryPanel, "panels of queries follow each other to the last");
 
-// One work item. No tiles: write an empty result. Negative request: end of work.
+// One work item. Without tiles, the result is empty; a negative request ends the work.
 struct MlaWork {
   WorkItem item;
   Partials partials;
-  int first_row_end;  // of several query rows: keys before the end of the first row's, negative if it sees none
+  int first_row_end;  // with several query rows: the end of the keys of the first row, negative if the row has none
   bool owns_units;  // this CTA computes and merges all partials of its requests
 };
 
@@ -70,7 +70,7 @@ struct MlaShared {
   unsigned rescaled_at[2][kMlaGroupWarps];                    // last tile at which a base of the warp's rows moved
   float factor[2][kMlaRows];
   float base[kQueue][kMlaRows], sum[kQueue][kMlaRows];
-  uint32_t nonfinite[kMlaGroupWarps];  // tokens of a tile with values that are not finite, by the warp that found them
+  uint32_t nonfinite[kMlaGroupWarps];  // per warp: the tokens of a tile in which the warp has found non-finite values
   LatentBox boxes[kStageParts][kMlaKeys / 8];
   const char* rows[2][2][kMlaKeys];                     // [tile parity][ckv, kpe][token], if threads copy
 
@@ -103,8 +103,8 @@ __device__ __forceinline__ void init_barriers(MlaShared& smem, bool mapped) {
   mbarrier_init_fence();
 }
 
-// Releases a stage after its last read by this warp. One lane arrives, or every lane if threads copy: racecheck follows only
-// those.
+// Releases a stage after its last read by this warp. One lane arrives, or every lane if threads copy, because racecheck follows
+// only arrivals of all lanes.
 __device__ __forceinline__ bool arrives_at_stages(bool mapped) { return !mapped || threadIdx.x % 32 == 0; }
 __device__ __forceinline__ void release_stage(MlaShared& smem, MlaRing& ring, bool arrives) {
   __syncwarp();

@@ -1,5 +1,6 @@
-// Score warpgroup of latent decode: computes scores and softmax weights. The queries stay in registers, so that a score product
-// reads only keys from shared memory: with both operands there it would use the whole bandwidth, and block copies and weights.
+// The score warpgroup of latent decode computes scores and softmax weights. The queries stay in registers, so that a score
+// product reads only keys from shared memory: with both operands in shared memory, it would use the whole bandwidth and block
+// the copies and the weights.
 #pragma once
 #include "kernels/mla/math.cuh"
 
@@ -9,10 +10,10 @@ template <class C>
 struct MlaScoreGroup {
   const DecodeParams& p;
   MlaShared& smem;
-  uint32_t weights_at;  // this thread's address
+  uint32_t weights_at;  // the address at which this thread stores weights
   int lane;
   bool arrives;  // see release_stage
-  unsigned tile = 0;  // tiles so far, over all items
+  unsigned tile = 0;  // number of tiles so far, over all items
   MlaRing ring{};
   Ring<2> buffer{};
   RowScale scale{};
@@ -20,7 +21,8 @@ struct MlaScoreGroup {
   __device__ __forceinline__ MlaScoreGroup(const MlaParams& params, MlaShared& shared)
       : p(params.base), smem(shared), weights_at(opfacade::weights_at(smem_address(shared.weights))),
         lane(threadIdx.x % 32), arrives(arrives_at_stages(params.mapped)) {
-    asm volatile("" : "+r"(weights_at), "+r"(lane));  // kept in registers: recomputing them costs as much as a barrier a tile
+    // kept in registers, because recomputing them costs as much as a barrier per tile
+    asm volatile("" : "+r"(weights_at), "+r"(lane));
   }
 
   // Loads the query tiles of an item. The first named barrier follows the last score product of the previous item.
@@ -52,10 +54,10 @@ struct MlaScoreGroup {
     }
   }
 
-  // Converts scores to weights, before the tile's maximum is known. If a base moves (rare), computes them again: the same bits,
-  // without the latency of the maximum.
+  // Converts scores to weights before the maximum of the tile is known. If a base changes (rare), the weights are computed
+  // again. The bits are the same, without the latency of the maximum.
   __device__ __forceinline__ void weigh_tile(const MlaScores& s, MlaWeights& weights) {
-    const float exponent[2] = {p.score.log2_scale, p.score.log2_scale};  // of both rows
+    const float exponent[2] = {p.score.log2_scale, p.score.log2_scale};  // for both rows
     float sum[2], factor[2];
     factor[0] = factor[1] = 1.f;
     compute_weights<C>(s, scale.base, exponent, weights, sum);
@@ -98,7 +100,7 @@ struct MlaScoreGroup {
       weigh_tile(s, weights);
       store_when_empty(weights, free);
       start += kMlaKeys;
-      // the exit stands here, because a branch around the scores makes the assembler wait for them
+      // The loop exits here, because a branch around the scores would make the assembler wait for them.
       if (start >= item.end) break;
       issue_next_scores(q, s, ready);
       publish_weights();

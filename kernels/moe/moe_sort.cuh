@@ -19,11 +19,11 @@ constexpr int bits_of(int most) {
 template <int kExperts>
 struct SortMemory {
   static constexpr int kWarps = sort_warps(kExperts), kBits = bits_of(kExperts);
-  int32_t count[kWarps][kExperts];  // choices of a warp; later the position of its next choice
+  int32_t count[kWarps][kExperts];  // the number of choices per warp and expert; later the position of the next choice
   int32_t total[kExperts];
 };
 
-// The lanes that have the same value in the lowest kBits bits.
+// The mask of the lanes whose value has the same lowest kBits bits.
 template <int kBits>
 __device__ __forceinline__ uint32_t lanes_like(uint32_t value) {
   uint32_t same = 0xffffffffu;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void walk(const MoeSortParams& p, Visit visit) {
   for (int64_t base = first; base < stop; base += 32, at += 32) {
     const bool there = at < stop;
     const int32_t id = next;
-    next = at + 32 < stop ? p.ids[at + 32] : -1;  // loaded while the current one is processed
+    next = at + 32 < stop ? p.ids[at + 32] : -1;  // loaded while the current choice is processed
     const uint32_t local = there && id >= p.first_expert ? static_cast<uint32_t>(id) - p.first_expert : kExperts;
     const uint32_t expert = local < kExperts ? local : kExperts;
     visit(there ? at : int64_t{-1}, expert, lanes_like<SortMemory<kExperts>::kBits>(expert));

@@ -7,14 +7,14 @@ namespace opfacade {
 
 constexpr int kSortCounters = 8192;  // counters of all warps in shared memory, 32 KB
 
-// At most 32 warps, and no more than have a counter for each expert in shared memory.
+// The number of warps: at most 32, and at most as many as have a counter for each expert in shared memory.
 constexpr int sort_warps(int experts) {
   int warps = 32;
   while (warps > 1 && warps * experts > kSortCounters) warps /= 2;
   return warps;
 }
 
-// Counters of the warps, and one sum per expert.
+// The bytes of the counters of the warps and of one sum per expert.
 constexpr int sort_bytes(int experts) { return 4 * (sort_warps(experts) + 1) * experts; }
 
 struct MoeSortParams {

@@ -1,7 +1,7 @@
-// Selects the experts of each row and their weights. A warp has a row: a lane holds every 32nd logit, so a row is read once,
-// and a round of shuffles finds each expert in turn. Keys are compared as integers together with the id: equal keys rank by the
-// lower id, and NaN ranks last. Ids are therefore distinct and in range whatever the logits are. Sums are f32 in a fixed order.
-// Reading logits bounds the time.
+// Selects the experts of each row and their weights. One warp processes one row: lane i has every 32nd logit, so the row is
+// read once, and a round of shuffles finds each expert in turn. Keys are compared as integers together with the id: equal keys
+// rank by the lower id, and NaN ranks last. Ids are therefore distinct and in range for any logits. Sums are f32 in a fixed
+// order. The time to read the logits bounds the time of the kernel.
 #pragma once
 #include "kernels/common/operations.cuh"
 #include "kernels/common/softmax.cuh"
@@ -38,7 +38,7 @@ __device__ __forceinline__ uint64_t best_of_warp(uint64_t entry) {
   return over_warp(entry, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
 }
 
-// A logit plus its bias: the same f32 on every machine.
+// A logit plus its bias, which is the same f32 on every machine.
 template <class C>
 __device__ __forceinline__ float logit_of(const RouteParams& p, int64_t row, int expert) {
   using Bits = typename Element<typename C::T>::Bits;
@@ -50,7 +50,7 @@ template <class C>
 struct RouterRow {
   static constexpr int kOwn = (C::kExperts + 31) / 32, kSize = C::kExperts / C::kGroups;
   float z[kOwn];  // logit of expert lane + 32 * i
-  float most, total;  // of a softmax over all experts
+  float most, total;  // maximum and sum of a softmax over all experts
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int expert(int i) { return lane() + 32 * i; }
@@ -71,7 +71,7 @@ struct RouterRow {
       if (expert(i) < C::kExperts) total = add_rounded(total, ops::exp_(sub_rounded(z[i], most)));
     total = sum_of_warp(total);
   }
-  // Not for softmax_chosen, which needs all chosen logits.
+  // Not used with softmax_chosen, which needs all chosen logits.
   __device__ __forceinline__ float score(float x) const {
     if constexpr (C::kScore == Score::kSoftmax) return div_rounded(ops::exp_(sub_rounded(x, most)), total);
     if constexpr (C::kScore == Score::kSigmoid) return div_rounded(1.f, add_rounded(1.f, ops::exp_(-x)));
@@ -84,7 +84,7 @@ struct RouterRow {
   }
 };
 
-// The key of a group from the row's keys in shared memory: its best key, or the sum of its two best.
+// The key of a group from the row's keys in shared memory: its largest key, or the sum of its two largest keys.
 template <class C>
 __device__ __forceinline__ float group_key(const float* keys) {
   uint64_t best = 0, second = 0;
@@ -129,7 +129,7 @@ struct Choice {
   bool known;
 };
 
-// Lane `slot` returns the choice of this slot; lanes from top_k on have none.
+// Lane `slot` returns the choice of this slot; lanes from top_k on return no choice.
 template <class C>
 __device__ __forceinline__ Choice chosen(const RouterRow<C>& row, uint32_t (&rank)[RouterRow<C>::kOwn]) {
   using Row = RouterRow<C>;

@@ -1,4 +1,4 @@
-// 16 bytes of a row: one access if they are complete and aligned, else element by element.
+// A 16-byte chunk of a row, loaded or stored in one access if it is complete and aligned, otherwise element by element.
 #pragma once
 #include "kernels/common/run.cuh"
 
@@ -13,7 +13,7 @@ struct RowPiece {
   static __device__ __forceinline__ bool whole(const void* at, int64_t left) {
     return left >= kCount && reinterpret_cast<uintptr_t>(at) % 16 == 0;
   }
-  // left: elements of the row from `at` on; those past it are 0.
+  // left: the number of elements of the row from `at` on; elements past the row are 0.
   __device__ __forceinline__ void load(const Bits* at, int64_t left) {
     if (whole(at, left)) {
       held = *reinterpret_cast<const Run<Bits, kCount>*>(at);

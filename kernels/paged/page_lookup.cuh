@@ -4,8 +4,8 @@
 
 namespace opfacade {
 
-// Lengths and indptr entries are clamped to the tensors that they index when they are read: a wrong entry gives a wrong result,
-// never an access out of bounds. Only bench/clamp.py disables this, to measure the cost.
+// Lengths and indptr entries are clamped, when they are read, to the tensors that they index: a wrong entry gives a wrong
+// result, but no access out of bounds. Only bench/clamp.py disables the clamping, to measure its cost.
 #ifdef OPF_TRUSTED_INDICES
 constexpr bool kClampsIndices = false;
 #else
@@ -17,7 +17,7 @@ __device__ __forceinline__ int clamped(int value, int low, int high) {
   return kClampsIndices ? min(max(value, low), high) : value;
 }
 
-// Entries [first, stop) of one request.
+// The entries [first, stop) of one request.
 struct IndexSpan {
   int first;
   int stop;
@@ -51,7 +51,7 @@ __device__ __forceinline__ int kv_length(const PageTable& table, int request) {
   }
 }
 
-// Length for a writer, which must not clamp: -1 if the request's entries are invalid.
+// The length for a writer, which must not clamp: -1 if the entries of the request are invalid.
 template <TableForm kForm>
 __device__ __forceinline__ int valid_kv_length(const PageTable& table, int request) {
   static_assert(kForm != TableForm::kRagged, "a ragged tensor is not written");
@@ -70,8 +70,8 @@ __device__ __forceinline__ int valid_kv_length(const PageTable& table, int reque
 // gives a wrong result, never an access outside the pool.
 template <TableForm kForm, bool kPow2Pages, bool kSafePages = false>
 struct RequestPages {
-  const int32_t* pages;  // ragged: unused
-  int first_row;         // ragged only
+  const int32_t* pages;  // unused if ragged
+  int first_row;         // used only if ragged
   int page_size;
   int page_shift;
   int num_pages;
@@ -102,7 +102,7 @@ struct RequestPages {
   __device__ __forceinline__ bool is_page(int entry) const {
     return !kSafePages || static_cast<unsigned>(entry) < static_cast<unsigned>(num_pages);
   }
-  // For reads only.
+  // Must be used only for reads.
   __device__ __forceinline__ int checked(int entry) const {
     if constexpr (kForm == TableForm::kRagged) return 0;
     return is_page(entry) ? entry : 0;

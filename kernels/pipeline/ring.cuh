@@ -12,7 +12,7 @@
 
 namespace opfacade {
 
-// Position in a ring, with the parity of its phase.
+// The position in a ring, with the parity of the current phase.
 template <int kStages>
 struct Ring {
   using Barriers = uint64_t[kStages];
@@ -28,12 +28,13 @@ struct Ring {
   __device__ __forceinline__ void wait_full(const Barriers& full) const { wait_full(at(full)); }
   __device__ __forceinline__ void wait_empty(uint32_t empty) const { mbarrier_wait(empty, parity ^ 1); }
   __device__ __forceinline__ void wait_empty(const Barriers& empty) const { wait_empty(at(empty)); }
-  // By a warp of which one lane goes on to fill the stage: all lanes have seen the phase before the barrier can be two further.
+  // For a warp of which one lane then fills the stage: all lanes have seen the phase before the barrier can advance by two
+  // phases.
   __device__ __forceinline__ void wait_empty_together(const Barriers& empty) const {
     wait_empty(empty);
     __syncwarp();
   }
-  // These test once, and do not wait.
+  // These functions test once and do not wait.
   __device__ __forceinline__ bool is_full(const Barriers& full) const { return mbarrier_is_over(at(full), parity); }
   __device__ __forceinline__ bool is_empty(const Barriers& empty) const { return mbarrier_is_over(at(empty), parity ^ 1); }
 };
@@ -44,12 +45,12 @@ __device__ __forceinline__ void publish_writes(uint32_t full) {
   mbarrier_arrive(full);
 }
 
-// Arrives once for this warp, after all its lanes.
+// Arrives once for this warp, after all its lanes have reached this point.
 __device__ __forceinline__ void warp_arrive(uint64_t& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(&barrier));
 }
-// The same, predicated: a branch would end the overlap with asynchronous products.
+// The same, predicated instead of a branch, which would end the overlap with asynchronous products.
 __device__ __forceinline__ void warp_arrive_at(uint32_t barrier) {
   __syncwarp();
   mbarrier_arrive_if(threadIdx.x % 32 == 0, barrier);

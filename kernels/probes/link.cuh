@@ -6,7 +6,7 @@
 
 namespace opfacade {
 
-// kPlaces: bulk pushes, a fence and a header. kLines: flagged lines and a header. kBare: flagged lines alone.
+// kPlaces: bulk stores, a fence and a header. kLines: lines with flags and a header. kBare: lines with flags only.
 enum class RoundKind { kPlaces, kLines, kBare };
 
 template <RoundKind kKind>
@@ -21,7 +21,8 @@ struct ProbeRounds {
     if (!round.begin()) return;
     bool met = true;
     for (int64_t i = 0; i < p.times && met; ++i) {
-      if (i > 0 && kKind != RoundKind::kPlaces) __threadfence();  // else a flag might be cleared after the line is pushed again
+      // otherwise a flag might be cleared after the line is written again
+      if (i > 0 && kKind != RoundKind::kPlaces) __threadfence();
       if (i > 0) round.next();
       met = kKind == RoundKind::kPlaces ? by_places() : by_lines();
       if (met) check();
@@ -97,7 +98,7 @@ struct ProbePackets {
   }
 
  private:
-  static constexpr int kWords = kBytes == 8 ? 2 : kBytes == 16 ? 4 : 1;  // per thread
+  static constexpr int kWords = kBytes == 8 ? 2 : kBytes == 16 ? 4 : 1;  // words per thread
   // Word k of a packet; a packet of 128 bytes has one word in each lane of a warp.
   __device__ static uint32_t word(uint32_t counter, int k) { return counter * 2654435761u + static_cast<uint32_t>(k); }
   __device__ static int place_of(int k) { return kBytes == 128 ? static_cast<int>(threadIdx.x % 32) : k; }

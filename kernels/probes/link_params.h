@@ -9,7 +9,7 @@ constexpr int kLinkThreads = 512;
 struct LinkParams {
   RoundParams round;
   int64_t bytes, times;  // bytes from a rank to each peer per round, a multiple of 16; rounds per launch, or packets per slot
-  uint64_t* found;       // rounds: [0] wrong chunks. packets: [0] observed changes, [1] torn packets
+  uint64_t* found;       // rounds: [0] wrong chunks; packets: [0] observed changes, [1] torn packets
 };
 
 }  // namespace opfacade

@@ -22,7 +22,7 @@ __device__ __forceinline__ void cluster_publish() {
   __syncwarp();
   aligned_cluster_publish();
 }
-// Second half of either split barrier.
+// The second half of either split barrier.
 __device__ __forceinline__ void cluster_wait() {
   __syncwarp();
   aligned_cluster_wait();

@@ -10,18 +10,18 @@ __device__ __forceinline__ void store_counter(Counter* counter, Counter value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
 }
 
-// Writers: every lane of the warp calls this before one lane increments the counter. Readers: every lane calls it after one
-// lane has read the counter.
+// A writer's warp calls this in every lane before one lane increments the counter; a reader's warp calls it in every lane after
+// one lane has read the counter.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// Adds one; returns the old value. acq_rel: orders earlier writes of the CTA and later reads.
+// Adds one and returns the old value. acq_rel orders earlier writes of the CTA and later reads.
 __device__ __forceinline__ Counter add_one(Counter* counter) {
   Counter before;
   asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;" : "=l"(before) : "l"(counter) : "memory");
   return before;
 }
 
-// Compare-and-swap; returns the old value. Same ordering as add_one.
+// Compares and swaps; returns the old value. The ordering is that of add_one.
 __device__ __forceinline__ Counter exchange_if(Counter* counter, Counter expected, Counter value) {
   Counter before;
   asm volatile("atom.cas.acq_rel.gpu.global.b64 %0, [%1], %2, %3;"

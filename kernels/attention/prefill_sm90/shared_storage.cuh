@@ -42,8 +42,8 @@ struct RawShared {
 template <int kSlotBytes, int kRawRows, int kRows>
 struct RawShared<0, kSlotBytes, kRawRows, kRows> {};
 
-// Raw V of fp8 products before its transpose. ended: the bases and sums of the two rows of each consumer thread, saved at the
-// end of its work because they do not fit in registers.
+// Raw V of fp8 products, before its transpose. `ended` contains the bases and sums of the two rows of each consumer thread,
+// saved at the end of its work because they do not fit in registers.
 template <int kStages, int kBytes, bool kTransposes>
 struct RawValues {};
 template <int kStages, int kBytes>
@@ -113,12 +113,12 @@ struct WgmmaShared {
   uint64_t k_full[C::kStages], k_empty[C::kStages];
   uint64_t v_full[C::kStages], v_empty[C::kStages];
   uint64_t v_checked[C::kStages];                  // masked tiles only: V has been checked, `nonfinite` is set
-  alignas(16) uint32_t nonfinite[C::kStages][4];    // by warp of warpgroup 0: non-finite values were seen
+  alignas(16) uint32_t nonfinite[C::kStages][4];    // per warp of warpgroup 0: the warp has found non-finite values
   uint64_t nonfinite_read[C::kStages];                 // masked tiles only: every consumer thread has read `nonfinite`
-  uint64_t dummy;                             // dummy barrier without waiters
+  uint64_t dummy;                             // a barrier on which no thread waits
   Work work[kQueue];
   Lengths lengths[kMaxRanked];
-  Progress progress;                           // of the warp that finds work
+  Progress progress;                           // the schedule state of the warp that finds work
   alignas(16) PageBox boxes[2][32];            // [K, V]
   // Byte offsets of rows, if threads copy without dequantisation: [K, V][token % 8][token / 8]. Padding of two spreads a warp's
   // reads over all banks.
@@ -137,8 +137,8 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
     mbarrier_init(smem_address(&smem.q_full[i]), mapped ? 1 : kQueryCopiers<C>);
     mbarrier_init(smem_address(&smem.q_empty[i]), kConsumerWarps<C>);
   }
-  // One arrival more than ever comes, so that no phase completes: a completed phase would hide a missing wait from
-  // compute-sanitizer's synccheck.
+  // The barrier expects one arrival more than ever occurs, so no phase completes: a completed phase would hide a missing wait
+  // from compute-sanitizer's synccheck.
   mbarrier_init(smem_address(&smem.dummy), kConsumerWarps<C> + 1);
   for (int i = 0; i < kQueue; ++i) {
     mbarrier_init(smem_address(&smem.work_full[i]), 1);
@@ -170,8 +170,9 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& smem, bool mapped)
   mbarrier_init_fence();
 }
 
-// Report of the tile warps to the consumers: a masked tile of V has non-finite values. nonfinite_read protects it from being
-// overwritten early; v_empty, with one arrival per warp, would suffice, but compute-sanitizer's racecheck cannot follow it.
+// The tile warps report to the consumers that a masked tile of V has non-finite values. nonfinite_read keeps the report from
+// being overwritten early. v_empty, with one arrival per warp, would suffice, but compute-sanitizer's racecheck cannot follow
+// it.
 template <class C>
 struct NonfiniteReport {
   WgmmaShared<C>& smem;
@@ -193,7 +194,7 @@ __device__ __forceinline__ bool read_nonfinite(WgmmaShared<C>& smem, int stage) 
   return (nonfinite.x | nonfinite.y | nonfinite.z | nonfinite.w) != 0;
 }
 
-// Byte offset of a 16-byte chunk of a token in a K or V tile.
+// The byte offset of a 16-byte chunk of a token in a K or V tile.
 template <class C>
 __device__ __forceinline__ uint32_t kv_place(int token, int chunk) {
   using Shared = WgmmaShared<C>;

@@ -1,4 +1,4 @@
-// Parts of a step of a consumer that need none of its barriers: the base of rows, the weights of a tile and their sums.
+// The parts of a consumer step that need no barrier: the bases of rows, the weights of a tile and their sums.
 #pragma once
 #include "kernels/attention/prefill_sm90/math.cuh"
 
@@ -9,7 +9,7 @@ using WgmmaScores = float[C::kTileKv / 2];
 template <class C>
 using WgmmaWeights = uint32_t[C::kTileKv / 4];
 
-// Waits for the values. The waits are behind branches: see wgmma_wait_all_at.
+// Waits for the value products. The waits are behind branches: see wgmma_wait_all_at.
 template <class C>
 __device__ __forceinline__ void wait_products(bool ends, const WgmmaWeights<C>& weights, WgmmaRows<C>& rows) {
   if (rarely(ends)) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void wait_products(bool ends, const WgmmaWeights<C>& 
   keep_alive(weights);
 }
 
-// The base of rows whose first tile this is.
+// Sets the base of rows whose first tile this is.
 template <class C>
 __device__ __forceinline__ void begin_rows(
     const WgmmaScores<C>& s, const float (&exponent)[2], const ScoreLine<C>& line, RowScale& scale) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ void begin_rows(
   scale = RowScale(), update_base<C>(scale, s, exponent, {true, true}, shrunk, line);
 }
 
-// Weights are computed before the maximum is known. The early ones wait in other registers until the products have read the
-// previous weights. With three warpgroups there is enough other work.
+// Weights are computed before the maximum is known. The early weights stay in other registers until the products have read the
+// previous weights. With three warpgroups there is enough other work, so no weights are computed early.
 template <class C, int kEarlyWords>
 __device__ __forceinline__ void compute_early(
     const WgmmaScores<C>& s, const float (&base)[2], const float (&exponent)[2], const ScoreLine<C>& line, WgmmaWeights<C>& early,
@@ -49,8 +49,8 @@ __device__ __forceinline__ void compute_late(
   compute_weights<C, kEarlyWords, C::kTileKv / 4>(s, base, exponent, weights, parts, line);
 }
 
-// Adds the weights of a tile, unless one exceeds the base of its row. has: the rows that have such a weight. True if any row of
-// the warp has one.
+// Adds the weights of a tile, unless a weight exceeds the base of its row. has: the rows with such a weight. Returns true if
+// any row of the warp has one.
 __device__ __forceinline__ bool add_sums(const float (&parts)[2][2], bool (&has)[2], RowScale& scale) {
   float sum[2];
   sum_parts(parts, sum);

@@ -1,6 +1,6 @@
-// Warpgroup 0 with TMA: one warp finds work and issues Q and K (prefill_sm90/producer.cuh), one issues V, two check the masked
-// tiles of V. In those, slots outside the range become zeros, because 0 * NaN is NaN; non-finite values inside it are only
-// reported, see prefill_sm90/nonfinite.cuh.
+// Warpgroup 0 with TMA: one warp finds work and issues Q and K (prefill_sm90/producer.cuh), one issues V, and two check the
+// masked tiles of V. In masked tiles, slots outside the range become zeros, because 0 * NaN is NaN; non-finite values inside
+// the range are only reported, see prefill_sm90/nonfinite.cuh.
 #pragma once
 #include "kernels/attention/prefill_sm90/shared_storage.cuh"
 #include "kernels/common/chunk.cuh"
@@ -21,30 +21,31 @@ __device__ __forceinline__ void issue_query_loads(const WgmmaPrefillParams& p, W
 template <class C>
 using Pages = RequestPages<C::kTable, C::kPow2Pages, C::kSafePages>;
 
-// Issues tiles of K or V, by one full warp. kDim: elements of their rows. A stage should be refilled as soon as it is empty,
-// and each instruction of this warp delays the consumers on the same SM. So each lane finds a box, for several tiles at once;
-// page table entries are read as many tiles ahead; and boxes are read from shared memory four at a time, the first before the
-// stage is empty.
+// One full warp issues the tiles of K or V. kDim: the number of elements per row. A stage should be refilled as soon as it is
+// empty, and each instruction of this warp delays the consumers on the same SM. Therefore each lane finds a box, for several
+// tiles at once; page table entries are read equally many tiles ahead; and boxes are read from shared memory four at a time,
+// the first four before the stage is empty.
 template <class C, int kDim>
 struct BoxLoader {
   using Shared = WgmmaShared<C>;
   static constexpr int kAhead = 4, kTileBytes = C::kTileKv * kDim * Shared::Tile::kElementBytes;
   static_assert(C::kTileKv <= kBoxSpan);
-  // fp8 products leave no registers for state across tiles: boxes are found for one tile.
+  // fp8 products leave no registers for state across tiles, so boxes are found for one tile at a time.
   static constexpr bool kSeveral = !kFp8Products<C>;
   const WgmmaPrefillParams& p;
   const TensorMap& map;
   int page_step;
   PageBox* found;         // in shared memory, so that the issuing lane needs no shuffle
   PageBox* at = nullptr;  // boxes of the current tile
-  int boxes = 0;          // number of these
+  int boxes = 0;          // number of boxes of the current tile
   int token = 0, head = 0;
   PageBox front[kAhead] = {};
 
   __device__ __forceinline__ BoxLoader(const WgmmaPrefillParams& params, const TensorMap& map, int page_step, PageBox* found)
       : p(params), map(map), page_step(page_step), found(found) {}
 
-  // Called once for each work. `entry`: page table entry of this lane's box of the next tiles, which are not yet in `found`.
+  // Must be called once for each work. `entry` is the page table entry of this lane's box of the next tiles, whose boxes are
+  // not yet in `found`.
   __device__ __forceinline__ void begin(const Pages<C>& pages, const Work& work, int& entry) {
     if constexpr (Shared::kPaged) {
       count(work, work.last);
@@ -83,8 +84,8 @@ struct BoxLoader {
     const int own = threadIdx.x % 32 * p.box;
     boxes = __popc(__ballot_sync(0xffffffffu, own < min(work.range.end - start, C::kTileKv)));
   }
-  // First token of this lane's box, relative to the current tile: the first lanes find boxes of this tile, the next lanes
-  // those of the tile before it in memory, which is issued next.
+  // The first token of this lane's box, relative to the current tile: the first lanes find boxes of this tile, the next lanes
+  // boxes of the tile before it in memory, which is issued next.
   __device__ __forceinline__ int offset() const {
     const int spans = threadIdx.x % 32 * p.box;
     return kSeveral ? spans % kBoxSpan - spans / kBoxSpan * C::kTileKv : spans;
@@ -161,13 +162,13 @@ __device__ __forceinline__ uint32_t nonfinite_in(uint4 c) {
   return nonfinite_halves<T>(c.x) | nonfinite_halves<T>(c.y) | nonfinite_halves<T>(c.z) | nonfinite_halves<T>(c.w);
 }
 
-// Zeros tokens of [begin, end) outside `inside` in a tile of V; returns true if another value is not finite.
+// Sets the tokens of [begin, end) outside `inside` to zero in a tile of V. Returns true if another value is not finite.
 template <class C>
 __device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange inside) {
   constexpr int kChunks = C::kHeadDimVo / 8, kThreads = kTileWarps<C> * 32;
   uint32_t found = 0;
   int own = threadIdx.x - (4 - kTileWarps<C>) * 32;
-  asm volatile("" : "+r"(own));  // no address stays in registers of the dequantising loop: masked tiles are few
+  asm volatile("" : "+r"(own));  // keeps addresses out of the registers of the dequantising loop, because masked tiles are few
   // Each thread has the same addresses in every tile: otherwise compute-sanitizer's racecheck, which ignores v_empty, reports
   // a race between two tiles.
 #pragma unroll 2
@@ -184,7 +185,8 @@ __device__ __forceinline__ bool check(uint32_t v, int begin, int end, KvRange in
   return found != 0;
 }
 
-// The same for a masked tile, but only for tokens that some row does not see; the tokens between them are seen by all rows.
+// The same for a masked tile, but only for tokens that are invisible to some row; the tokens between them are visible to all
+// rows.
 template <class C>
 __device__ __forceinline__ bool check_masked(const Work& work, int start, uint32_t v) {
   const MaskedTiles masked = work.masked;

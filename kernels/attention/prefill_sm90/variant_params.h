@@ -1,13 +1,13 @@
-// Parameters of an sm_90a prefill with a variant or a mask, shared by the kernel and its binding.
+// Parameters of an sm_90a prefill with a variant or a mask; the kernel and its binding share them.
 #pragma once
 #include "kernels/attention/prefill/variant_params.h"
 #include "kernels/attention/prefill_sm90/params.h"
 
 namespace opfacade {
 
-// With three consumer warpgroups the producer releases more registers to them, for expressions and masks. Only the producer of
-// ragged K and V can: that of a paged cache finds pages and boxes and spills with so few, while the consumers of a paged variant
-// spill nothing with the registers of WgmmaTile.
+// With three consumer warpgroups the producer releases more registers to the consumers, for expressions and masks. Only the
+// producer of ragged K and V can do so: the producer of a paged cache finds pages and boxes and would spill, while the
+// consumers of a paged variant do not spill with the registers of WgmmaTile.
 template <class Plain>
 struct WgmmaVariedTile : Plain {
   static constexpr int kRegisters = Plain::kConsumerWarpgroups == 3 ? 152 : Plain::kRegisters;

@@ -1,4 +1,4 @@
-// A row tile and the keys that one CTA computes of it.
+// A row tile, and the keys of it that one CTA processes.
 #pragma once
 #include "kernels/attention/prefill_sm90/cut.cuh"
 #include "kernels/attention/prefill/finish.cuh"
@@ -10,15 +10,15 @@
 
 namespace opfacade {
 
-// Masked tiles: some row does not see some key, or the tile exceeds the range. All tiles are masked if a packed mask or a
-// variant's mask hides keys too (kHidesMore).
+// A tile is masked if some key is invisible to some row, or if the tile exceeds the range. All tiles are masked if a packed
+// mask or the mask of a variant hides keys too (kHidesMore).
 struct MaskedTiles {
   int above;  // tiles that start after this key are masked
   int below;  // tiles that start before this key are masked
 
   __device__ __forceinline__ bool operator()(int start) const { return start > above || start < below; }
-  // `left` tiles remain, and the first of them, at `start`, is not masked. Returns how many remain when the next masked tile
-  // comes; 0 if none is masked.
+  // `left` tiles remain, and the first of them, at `start`, is not masked. Returns the number of tiles that remain at the next
+  // masked tile, or 0 if no tile is masked.
   __device__ __forceinline__ int plain_until(int start, int left, int tile) const {
     const int64_t plain = (static_cast<int64_t>(start) - below) / tile + 1;
     return plain < left ? left - static_cast<int>(plain) : 0;
@@ -35,7 +35,8 @@ struct Work {
   MaskedTiles masked;
 };
 
-// Keeps the parts of tiles that a CTA computes: [0] continues a tile, [1] begins one. Called by one thread for each work.
+// Keeps the parts of tiles that a CTA computes: [0] continues a tile, [1] begins one. Must be called by one thread for each
+// work.
 __device__ __forceinline__ void keep_part(Work (&parts)[2], const Work& found) {
   if (found.split != 0) parts[TilePart::of(found.split).index == 0] = found;
 }
@@ -50,7 +51,7 @@ __device__ __forceinline__ int tile_count(const KvRange& range) {
   return range.end <= range.begin ? 0 : (range.end - first_start<C>(range) + C::kTileKv - 1) / C::kTileKv;
 }
 
-// The keys of a row tile that belong to a split. The boundaries of a fixed chunk depend on the index of the split only.
+// The keys of a row tile that belong to a split. The boundaries of a fixed chunk depend only on the index of the split.
 template <class C>
 __device__ __forceinline__ KvRange part_of(const PrefillParams& p, KvRange range, int split) {
   if constexpr (C::kSplit == SplitMode::kFixed) {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void set_tiles(const PrefillParams& p, Work& work) {
   work.masked = masked_tiles<C>(p, work);
 }
 
-// Offset of a row of the tile in a tensor of shape [row, head], such as o or lse, from its strides.
+// The offset of a row of the tile in a tensor of shape [row, head], such as o or lse, computed from the strides of the tensor.
 template <class C>
 __device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& work, int row, int64_t row_stride,
                                             int64_t head_stride) {
@@ -91,7 +92,7 @@ __device__ __forceinline__ int64_t row_in_o(const PrefillParams& p, const Work& 
   return (work.tile.q_start + packed / C::kGroup) * row_stride + (work.head * C::kGroup + packed % C::kGroup) * head_stride;
 }
 
-// Writes the output of a row tile that sees no key, by one warp; the consumers do not receive such a tile.
+// One warp writes the output of a row tile without visible keys; the consumers do not receive such a tile.
 template <class C>
 __device__ __forceinline__ void write_empty(const PrefillParams& p, const Work& work) {
 #pragma unroll 1
