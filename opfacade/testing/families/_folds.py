@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class FoldHarness(Harness):
-    """Uses descriptor.folded(), the program, and descriptor.fold_args(args), its call."""
+    """Uses the program descriptor.folded() and its call descriptor.fold_args(args)."""
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
         """Exact outputs must have equal bits, an infinite bound accepts any value, and invalid rows must be unchanged."""
@@ -46,14 +46,14 @@ class FoldHarness(Harness):
             draw.values["indptr"] = draw.values["indptr"].sort().values
 
     def unowned(self, descriptor: Any, args: Any, name: str) -> Tensor | None:
-        """Elements between ragged rows, and the padding of columns of scales."""
+        """The elements between ragged rows, and the padding of columns of scales."""
         program, got = descriptor.folded(), getattr(args, name)
         if getattr(descriptor, "quant", None) is not None and name == "scale":
             return padding_of(got, descriptor.quant, descriptor.total_num_rows)
         return gaps_of(program, got, name, args.indptr) if program.ragged else None
 
     def _judged(self, program: Any, calls: tuple[Any, Any], counts: dict[str, float]) -> Report:
-        """Judges a fold whose rows have equal lengths. calls: before and after the run."""
+        """Judges a fold whose rows have equal lengths. `calls` contains the arguments before and after the run."""
         before, after = calls
         machine, valid, report = bound.machine_of(counts), _valid(program, after), Report(0.0, 0.0, "", 0)
         bounds = _fold_values.bounds(program, before, machine, _steps(counts))
@@ -69,15 +69,15 @@ class FoldHarness(Harness):
 
 
 def _chosen(program: FoldProgram, sample: Sample) -> list[int] | None:
-    """The ragged rows of a sample; None: all rows. Rows of equal length are judged together."""
+    """The ragged rows of a sample, or None for all rows. Rows of equal length are judged together."""
     if not program.ragged or sample.rows is None or sample.rows >= program.shape[0]:
         return None
     return sorted(random.Random(sample.seed).sample(range(program.shape[0]), sample.rows))
 
 
 def _steps(counts: dict[str, float]) -> Any:
-    """The number of roundings that a term passes: those in its lane (within its chunk, if any), and those of combining
-    lanes."""
+    """The number of roundings of a term: those in its lane (within its chunk, if any), and those of the combination
+    of lanes."""
     lanes, tree, chunk = counts.get("lanes", 1.0), counts.get("tree", 0.0), counts.get("chunk", math.inf)
     return lambda n: math.ceil(min(n, chunk) / lanes) + tree
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHUNK = 2**25  # elements per launch
 UNIT, TINY = 2.0**-23, 2.0**-149
 APPLIED = (*UNARY_FUNCTIONS, "sqrt")
-Make = Callable[[Any], Any]  # descriptor -> Subject
+Make = Callable[[Any], Any]  # makes a Subject from a descriptor
 
 
 class Exhausted(NamedTuple):
@@ -43,7 +43,7 @@ class Exhausted(NamedTuple):
 
 
 def of_dtype(op: str, dtype: str) -> MapDescriptor:
-    """z = op(x) of one dtype, over all its bit patterns."""
+    """The map z = op(x) with one dtype, over all bit patterns of the dtype."""
     made = Output(name="z", dtype=dtype, value=apply(op, value("x", "f32")))
     return MapDescriptor(shape=(2 ** (8 * ITEMSIZE[dtype]),), inputs=(Input(name="x", dtype=dtype),), outputs=(made,))
 
@@ -58,7 +58,7 @@ def patterns(dtype: str, device: str) -> Tensor:
 
 
 def judged(make: Make, op: str, dtype: str) -> Exhausted:
-    """Checks a kernel's bound over every value of a dtype."""
+    """Checks the bound of a kernel over every value of a dtype."""
     import torch
 
     subject = make(of_dtype(op, dtype))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from opfacade.testing.subject import Subject
 
-_LONGEST = 3000  # numbers of entries in a mask
+_LONGEST = 3000  # largest number of entries in a mask
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class MaskBatches:
         return [unit for unit in order if unit != EMPTY] if self.descriptor.segments == "even" else list(order)
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """spare: entries after the last request, which belong to no request."""
+        """`spare` is the number of entries after the last request, which belong to no request."""
         import torch
 
         masks = [self.args.mask[:0] if unit == EMPTY else self.masks[unit] for unit in self._units(order)]
@@ -67,7 +67,7 @@ class MaskBatches:
         return list(range(len(self.rows(order))))
 
     def by_row(self, descriptor: PackMaskDescriptor, name: str, args: Any) -> Tensor:
-        """For `packed_indptr`: the number of bytes of the request of each byte."""
+        """For `packed_indptr`, the number of bytes of the request to which each byte belongs."""
         if name == "packed":
             return args.packed  # type: ignore[no-any-return]
         ends = args.bits_indptr
@@ -78,7 +78,7 @@ class MaskBatches:
         return found
 
     def moved(self, rng: random.Random) -> MaskBatches:
-        """Unchanged, because each batch is a copy."""
+        """Returns this object, because each batch is a copy."""
         return self
 
 

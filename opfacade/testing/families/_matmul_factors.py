@@ -1,4 +1,4 @@
-"""Non-finite scales that multiply sums, and not the products in them."""
+"""Non-finite scales: they multiply sums of products, not the products."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ if TYPE_CHECKING:
 
     from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 
-_NEAR_OF_PART = 0.02  # of the sizes in a part of k: tensor cores lose 34 * 2^-13 of the largest product in each of 4 steps
-_NEAR = 1e-3  # of the sizes in a sum of a group: nearer to 0 a machine's sum may have the other sign
+# relative to the sizes in a part of k: tensor cores lose 34 * 2^-13 of the largest product in each of 4 steps
+_NEAR_OF_PART = 0.02
+_NEAR = 1e-3  # relative to the sizes in a sum of a group: if a sum is nearer to 0, a machine may compute it with the other sign
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Non-finite scales. columns: [.., 1, n], scales of whole sums, with 1 for finite ones; None: all are finite. groups:
-    scales of the sums of groups, each with the elements of k in its group."""
+    """The non-finite scales of a call. columns: scales of whole sums, [.., 1, n], with 1 in place of finite scales, or None if
+    all are finite. groups: scales of the sums of groups, each with the elements of k in the group."""
 
     columns: Tensor | None
     groups: tuple[tuple[list[int], Tensor], ...] = ()
 
     def of(self, value: Tensor, *radii: Tensor) -> tuple[Tensor, ...]:
-        """Whole sums with their radii, which are infinite if the sign of a sum is not certain."""
+        """Whole sums multiplied by their scales, with radii; a radius is infinite if the sign of its sum is not certain."""
         import torch
 
         if self.columns is None:
@@ -40,16 +41,17 @@ class Factors:
 
 
 class Parts(NamedTuple):
-    """Sums of the parts of k whose scales are not finite, times these; and the elements where the sign of such a sum is not
-    certain. Both are [.., rows, n]."""
+    """The sums of those parts of k whose scales are not finite, multiplied by the scales, and a mask of the elements for which
+    the sign of such a sum is not certain. Both are [.., rows, n]."""
 
     value: Tensor
     unknown: Tensor
 
 
 def scaled(x: Tensor, w: Tensor, of_x: Tensor, of_w: Tensor) -> tuple[Tensor, Tensor, Parts | None]:
-    """x [.., rows, k] and w [.., k, n] times their scales, which have the same shapes; 0 where a scale is not finite. A scale
-    is a factor of the sum of its part of k: an infinite one multiplies a sum of 0 to NaN, and another sum to infinity."""
+    """x [.., rows, k] and w [.., k, n] multiplied by their scales, which have the same shapes; the result is 0 where a scale is
+    not finite. A scale is a factor of the sum of its part of k: an infinite scale turns a sum of 0 into NaN, and any other
+    sum into infinity."""
     import torch
 
     finite_x, finite_w = of_x.isfinite(), of_w.isfinite()
@@ -72,14 +74,15 @@ def _ranges(of_x: Tensor, of_w: Tensor) -> list[tuple[int, int]]:
     k = of_x.shape[-1]
     ends = [0, k]
     for scales, axis in ((of_x, -1), (of_w, -2)):
-        numbers = scales.nan_to_num(-1.0, -2.0, -3.0)  # NaN differs from itself
+        numbers = scales.nan_to_num(-1.0, -2.0, -3.0)  # NaN is replaced by a number, because NaN is not equal to itself
         change = numbers.diff(dim=axis).ne(0).movedim(axis, 0).flatten(1).any(1)
         ends += (change.nonzero().flatten() + 1).tolist()
     return list(pairwise(sorted(set(ends))))
 
 
 def apart(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[MatmulArgs, Factors]:
-    """The call with only finite scales, and the non-finite ones, which are replaced by 0 in groups."""
+    """Splits the scales of a call: returns the call with only its finite scales, and the non-finite scales. In scales of
+    groups, 0 replaces the non-finite ones."""
     import torch
 
     weight, scale, whole = problem.weight_format, args.weight_scale, args.weight_global
@@ -111,7 +114,7 @@ def _group(problem: MatmulDescriptor, args: MatmulArgs, j: int) -> int:
 
 
 def added(problem: MatmulDescriptor, args: MatmulArgs, found: Factors, x: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds the sums of groups with non-finite scales; also returns a mask of sums whose sign is not certain."""
+    """Adds the sums of groups with non-finite scales, and also returns a mask of the sums whose sign is not certain."""
     import torch
 
     unknown = torch.zeros_like(value, dtype=torch.bool)

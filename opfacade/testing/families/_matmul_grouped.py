@@ -1,4 +1,4 @@
-"""Harness of grouped products: each group's rows are judged as a separate product."""
+"""Harness of grouped products: the rows of each group are judged as a separate product."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class GroupedHarness(Harness):
         return GroupedBatches.of(subject, campaign.needles, rng)
 
     def unowned(self, descriptor: GroupedMatmulDescriptor, args: GroupedCall, name: str) -> Tensor | None:
-        """Rows of out outside every group, and rows with ids out of range; with zero_tail only the latter, which are never
-        drawn."""
+        """The rows of out outside every group and the rows with ids out of range. With zero_tail, only the latter are unowned,
+        and the harness never draws such rows."""
         if descriptor.layout == "k" or descriptor.zero_tail:
             return None
         free: Tensor = _outside(descriptor, args)[..., None].expand(args.out.shape)
@@ -86,7 +86,8 @@ class GroupedHarness(Harness):
         return report
 
     def _untouched(self, ran: Ran) -> Report:
-        """Checks rows outside groups: 0 with zero_tail, otherwise unchanged if the previous contents are known."""
+        """Checks rows outside all groups: they must be 0 with zero_tail, otherwise unchanged if their previous contents are
+        known."""
         if ran.descriptor.layout == "k":
             return Report(0.0, 0.0, "", 0)
         free = _outside(ran.descriptor, ran.args)
@@ -120,7 +121,7 @@ def product_of(problem: GroupedMatmulDescriptor) -> MatmulDescriptor:
 
 
 def places_of(problem: GroupedMatmulDescriptor, args: GroupedCall) -> list[list[int]]:
-    """The rows (layout k: elements of k) of each group, computed only from its bounds."""
+    """The rows (with layout k, the elements of k) of each group, computed only from the bounds of the group."""
     if problem.layout == "masked":
         return [
             [r for r in range(problem.total_num_rows) if r < count <= problem.total_num_rows] for count in args.counts.tolist()
@@ -188,7 +189,7 @@ def _sampled(problem: GroupedMatmulDescriptor, places: list[int], sample: Sample
 
 
 def _outside(problem: GroupedMatmulDescriptor, args: GroupedCall) -> Tensor:
-    """True for each row of out, or with layout k each element of k, that belongs to no group."""
+    """A mask of the rows of out (with layout k, of the elements of k) that belong to no group."""
     import torch
 
     shape = (problem.k,) if problem.layout == "k" else args.out.shape[:-1]

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from opfacade.plans._matmul.fields import ProductCall
     from opfacade.plans.matmul import MatmulArgs, MatmulDescriptor
 
-_PANEL = 64  # 16-bit elements that a kernel multiplies by one term of the weight before the next term
+_PANEL = 64  # number of 16-bit elements that a kernel multiplies by one term of the weight before it takes the next term
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums [.., rows, n] with radii, all fp64."""
+    """Sums [.., rows, n] with their radii, all in fp64."""
 
     value: Tensor
     hard: Tensor
@@ -75,7 +75,7 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
 
 
 def _of_operands(x: Tensor, w: Tensor, absolute: Tensor, c: dict[str, float]) -> Tensor:
-    """The error of sums whose operands are rounded."""
+    """The error of sums due to rounded operands."""
     u, tiny = c["u_operand"], c["tiny_operand"]
     small = tiny * (x.abs().sum(-1, keepdim=True) + w.abs().sum(-2, keepdim=True))
     return (2 + u) * u * absolute + (1 + u) * small + x.shape[-1] * tiny**2
@@ -91,8 +91,8 @@ def _stored(value: Tensor, radius: Tensor, alpha: float, c: dict[str, float]) ->
 
 
 def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Tensor, factors.Parts | None, int]:
-    """x [.., rows, k] and weight [.., k, n], with the scales that differ along k; the parts of k whose scales are not finite;
-    and how many parts of k there are."""
+    """x [.., rows, k] and weight [.., k, n] multiplied by the scales that differ along k; the parts of k whose scales are not
+    finite; and the number of parts of k."""
     x = args.x.double() if problem.x_layout == "mk" else args.x.double().mT
     w = args.weight.double() if problem.weight_layout == "kn" else args.weight.double().mT
     scaling = problem.scaling
@@ -112,7 +112,7 @@ def _operands(problem: MatmulDescriptor, args: ProductCall) -> tuple[Tensor, Ten
 
 
 def _in_terms(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Operands in which 64 weights rounded to bf16 are followed by their rounding errors, with the same x for both."""
+    """Operands in which 64 weights rounded to bf16 are followed by their 64 rounding errors, with the same x for both."""
     import torch
 
     near = w.bfloat16().double()
@@ -131,7 +131,7 @@ def _spread(scale: Tensor, count: int, part: int, offset: int) -> Tensor:
 
 
 def _running(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
-    """The sum of |previous sum| over all steps."""
+    """The sum, over all steps, of the absolute value of the previous partial sum."""
     step, segment = int(c["k_step"]), c.get("segment", math.inf)
     before = total = (x[..., :0] @ w[..., :0, :]).double()
     for first in range(0, x.shape[-1], step):

@@ -16,7 +16,7 @@ _F32 = 2.0**-24
 
 
 def weight_of(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[Tensor, Tensor]:
-    """The exact numbers [.., k, n] in f64, and bounds on the errors of rounded ones."""
+    """The exact numbers of a weight, [.., k, n] in f64, and bounds on the errors of the rounded numbers."""
     import torch
 
     weight, k = problem.weight_format, problem.k
@@ -56,7 +56,7 @@ def _unpacked(kind: str, stored: Tensor) -> Tensor:
 
 
 def _number(kind: str, one: Tensor, two: Tensor, four: Tensor, top: Tensor) -> Tensor:
-    """The number with these four bits, lowest first."""
+    """The number with these four bits, from the lowest to the highest."""
     if kind != "e2m1":
         return (one + 2 * two + 4 * four + (-8 if kind == "int4" else 8) * top).double()
     exponent, mantissa = 2 * four + two, one.double()  # the exponent bias is 1; exponent 0 is subnormal
@@ -65,8 +65,8 @@ def _number(kind: str, one: Tensor, two: Tensor, four: Tensor, top: Tensor) -> T
 
 
 def draw_weight(draw: Draw, name: str = "weight") -> None:
-    """Random values of an operand: any codes, for e4m3 only finite ones; scales near 0.01; zero points near the middle. name:
-    the operand."""
+    """Draws a random weight: any codes, but finite ones for e4m3; scales near 0.01; zero points near the middle. `name` is the
+    operand."""
     import torch
 
     weight, values = draw.descriptor.weight_format, draw.values

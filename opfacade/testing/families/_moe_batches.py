@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GatherBatches(DenseBatches):
-    """All choices of each row, in order."""
+    """Batches of gathers: `order` lists all choices of each row in sequence."""
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch
@@ -36,7 +36,7 @@ class GatherBatches(DenseBatches):
 
 
 class CombineBatches(DenseBatches):
-    """y contains the rows that the batch's rows use, in the order of slots."""
+    """Batches of combinations: y contains the rows that the batch uses, in the order of slots."""
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         import torch

@@ -1,7 +1,8 @@
 """The results of a layer for given experts of its rows, computed step by step with bounds.
 
-Each step is a ball: the value of real arithmetic and a bound on the error of a machine. The radius of a product of inexact rows
-is their radii times the sizes of the weight, plus the error of its own sums for the largest possible rows.
+Each step is a ball: the value in real arithmetic, and a bound on the error of a machine as the radius. The radius of a product
+of inexact rows is the product of their radii with the sizes of the weight, plus the error of the product's own sums for the
+largest possible rows.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _summed(
     constants: Mapping[str, float],
     of_slots: tuple[list[int], Tensor, Tensor, Tensor],
 ) -> Ball:
-    """The sum of slots plus shared expert and add, as stored."""
+    """The sum over slots, the shared expert and the operand add, as the layer stores it."""
     rows, total, sizes, radius = of_slots
     added = _added(d, steps, args, constants, rows)
     if added is not None:
@@ -72,7 +73,7 @@ def _summed(
 def _added(
     d: FusedMoeDescriptor, steps: Mapping[str, Any], args: FusedMoeArgs, c: Mapping[str, float], rows: list[int]
 ) -> Ball | None:
-    """The shared expert plus the operand add, as input of the combination."""
+    """The sum of the shared expert and the operand add, which is an input of the combination."""
     if not d.shared_width:
         return _exact(args.add[rows]) if d.add else None
     h = _product(steps["shared_up"], _exact(args.x[rows]), {"weight": args.shared_up}, own(c, "shared_up"))
@@ -88,7 +89,7 @@ def _expert(
     c: Mapping[str, float],
     choice: tuple[int, list[int], Tensor],
 ) -> Ball:
-    """The results of one expert for its rows."""
+    """The results of one expert for the rows that chose it."""
     expert, rows, factor = choice
     x = _exact(args.x[rows])
     if d.weights_at == "input":
@@ -113,7 +114,7 @@ def _expert(
 
 
 def coded_weight(problem: MatmulDescriptor, args: FusedMoeArgs, name: str, expert: int) -> dict[str, Tensor]:
-    """The numbers of one weight of an expert, and bounds on the errors of rounded ones."""
+    """The numbers of one weight of an expert, and bounds on the errors of the rounded numbers."""
     whole = getattr(args, f"{name}_global")
     given = {part: getattr(args, f"{name}_{part}") for part in ("scale", "zero")}
     call = MatmulArgs(

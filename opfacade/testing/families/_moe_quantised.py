@@ -16,8 +16,8 @@ _HALF, _SMALLEST = 2.0**-4, 2.0**-10  # half a unit in the last place with 3 man
 
 
 def stored(x: Ball, scaling: str) -> Ball:
-    """Quantised rows. Exact rows are computed as in a kernel, whose divisions are correctly rounded; for other rows, the error
-    is half a unit of the largest possible number."""
+    """Quantised rows. Exact rows are computed as in a kernel, whose divisions are correctly rounded; for inexact rows, the
+    error is half a unit in the last place of the largest possible number."""
     most = _largest(x.v.abs() + x.r, scaling)
     if bool((x.r == 0).all()):
         scale = most.float() / _LARGEST
@@ -54,7 +54,7 @@ def weight_of(problem: MatmulDescriptor, weight: Tensor, scale: Tensor) -> Tenso
 
 
 def unscaled(problem: MatmulDescriptor, x: Tensor, weight: Tensor) -> MatmulArgs:
-    """A call with scaled numbers, whose scales are all 1."""
+    """A call whose numbers are already multiplied by their scales, and whose scales are all 1."""
     import torch
 
     n, k = problem.n * problem.columns, problem.k

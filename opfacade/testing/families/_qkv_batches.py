@@ -1,4 +1,4 @@
-"""Batches of qkv_prepare. A unit is one row: the last token of a separate request, or a separate slot."""
+"""Batches of qkv_prepare. A unit is one row: the last token of its own request, or its own slot."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from opfacade.plans.rotary import QkvPrepareDescriptor
     from opfacade.testing.subject import Subject
 
-_PAGES = 2  # of each unit
+_PAGES = 2  # pages per unit
 
 
 def batches(subject: Subject, needles: int, rng: random.Random) -> Batches:
-    """Units in a pool that has only their pages, in random order."""
+    """Units in a pool that has exactly the pages of the units, in random order."""
     problem, count = subject.descriptor, needles + NEIGHBOURS
     pool = problem.paged_kv.model_dump() | {"num_total_pages": _PAGES * count}
     more = {} if problem.page_table == "slots" else {"batch_size": count, "max_kv_indices": None}
@@ -43,7 +43,7 @@ def _resized(problem: QkvPrepareDescriptor, count: int) -> Any:
 
 class _QkvBatches(DenseBatches):
     pages: list[list[int]]
-    lengths: list[int]  # tokens of each unit's request; the unit is the last
+    lengths: list[int]  # the number of tokens in the request of each unit; the unit is the last token
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
         problem, args = super().batch(order, spare)

@@ -33,7 +33,7 @@ _U, POSITIONS = 2.0**-24, 50
 
 
 def angles(draw: Draw) -> None:
-    """The angles of a model, as a table that ends after the last position."""
+    """The angles of a model, as a table that ends with the last position."""
     import torch
 
     problem, half = draw.descriptor, draw.descriptor.rotary_dim // 2
@@ -117,7 +117,7 @@ def _unchanged(name: str, out: Tensor, before: Tensor, rows: Tensor) -> Report:
 
 
 def destinations(problem: QkvPrepareDescriptor, args: RotaryCall) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """(prepared rows, a mask of those that are stored, their (page, token))."""
+    """(the prepared rows, a mask of the rows that are stored, their (page, token))."""
     import torch
 
     count, size = args.q.shape[0], problem.paged_kv.page_size
@@ -160,7 +160,7 @@ def expected(problem: QkvPrepareDescriptor, args: RotaryCall, name: str, given: 
 
 
 def _rotated(problem: QkvPrepareDescriptor, args: RotaryCall, x: Tensor, slack: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotates heads pair by pair."""
+    """Rotates each head pair by pair."""
     out, error, half = x.clone(), slack.clone(), problem.rotary_dim // 2
     at = args.positions.reshape(problem.groups, -1).long()[:, rows].clamp(max=args.cos_sin_cache.shape[0] - 1)
     for pair in range(half):
@@ -176,7 +176,7 @@ def _rotated(problem: QkvPrepareDescriptor, args: RotaryCall, x: Tensor, slack: 
 
 
 def near(name: str, dtype: str, want: tuple[Tensor, Tensor], got: Tensor) -> Report:
-    """Whether each element is the rounding of a number within the slack of the exact value."""
+    """Checks that each element is the rounding of a number within the slack of the exact value."""
     import torch
 
     exact, slack = want

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from opfacade.testing.subject import Subject
 
-_LONGEST = 3000  # elements per row: a warp folds some rows, a CTA others
+_LONGEST = 3000  # elements per row; short rows are folded by a warp, long rows by a CTA
 
 
 @dataclass(frozen=True)
 class RaggedBatches:
-    """axis: the axis of the first dimension of every output, 0 or 1."""
+    """`axis` is the axis of every output along the first dimension of the program, 0 or 1."""
 
     descriptor: Any
     args: Any
@@ -61,7 +61,7 @@ class RaggedBatches:
         return found + [(name, one.over) for name, one in zip(OUT, self.descriptor.outputs, strict=False)]
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """spare: elements after the last row, which belong to no row."""
+        """`spare` is the number of elements after the last row, which belong to no row."""
         import torch
 
         units = [unit for unit in order if unit != EMPTY]
@@ -94,5 +94,5 @@ class RaggedBatches:
         return getattr(args, name)  # type: ignore[no-any-return]
 
     def moved(self, rng: random.Random) -> RaggedBatches:
-        """Unchanged, because each batch is a copy."""
+        """Returns this object, because each batch is a copy."""
         return self

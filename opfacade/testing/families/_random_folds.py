@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 600
 
 
 def drawn(rng: random.Random) -> FoldDescriptor:
-    """A valid fold; draws again after a refusal, such as of a maximum of zero elements."""
+    """A valid random fold; draws again if a fold is refused, for example because it takes the maximum of zero elements."""
     while True:
         try:
             return _Draw(rng).fold()
@@ -90,7 +90,7 @@ class _Draw:
         self.leaves += [stage(index, made.part(part), part) for part in REDUCERS[reducer].parts]
 
     def _output(self, i: int) -> FoldOutput:
-        """A random output over the kept and the first folded axes; its value is constant along the others."""
+        """A random output over the kept axes and the first folded axes; its value is constant along the other axes."""
         kept = [axis for axis in range(self.rank) if axis not in self.folded]
         first = self.folded[: self.rng.randint(0, len(self.folded))]
         over = [*kept, *first]

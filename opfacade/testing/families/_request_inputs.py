@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def split_total(rng: random.Random, total: int, parts: int) -> list[int]:
-    """Uneven lengths with a given sum, some of them 0."""
+    """Uneven lengths with the sum `total`, some of them 0."""
     weights = [rng.choice((0.0, 0.2, 1.0, 5.0)) * rng.random() for _ in range(parts)]
     scale = sum(weights)
     lengths = [int(total * w / scale) if scale else 0 for w in weights]
@@ -79,7 +79,8 @@ def _pools(draw: Draw) -> dict[str, Tensor]:
     operands, cache = operands_of(draw.descriptor), draw.descriptor.paged_kv
     shapes = {n: sizes(spec) for n, spec in operands.items() if spec.paged is not None and spec.dtype == cache.dtype}
     dtype, (shape, other) = torch_dtype(cache.dtype), shapes.values()
-    if draw.interleaved and shape[-1] * dtype.itemsize % 16 == 0:  # otherwise the second would start unaligned
+    # otherwise the second pool would start at an unaligned address
+    if draw.interleaved and shape[-1] * dtype.itemsize % 16 == 0:
         both = draw.nan((*shape[:-1], shape[-1] + other[-1]), dtype)
         return dict(zip(shapes, (both[..., : shape[-1]], both[..., shape[-1] :]), strict=True))
     return {name: draw.nan(shape, dtype) for name, shape in shapes.items()}
@@ -124,5 +125,6 @@ def _flat_table(draw: Draw, pages: Tensor, counts: Sequence[int], kv_lens: Seque
 
     size = draw.descriptor.paged_kv.page_size
     last = [(n - 1) % size + 1 if n else draw.rng.randint(0, size) for n in kv_lens]
-    tail = torch.full((draw.rng.randint(0, 3),), 2**30, dtype=torch.int32, device=draw.device)  # never read
+    # entries after the page indices, which no kernel may read
+    tail = torch.full((draw.rng.randint(0, 3),), 2**30, dtype=torch.int32, device=draw.device)
     return {"kv_indptr": indptr(draw, counts), "kv_indices": torch.cat([pages, tail]), "last_page_len": draw.i32(last)}

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class RequestsHarness(Harness):
     """The harness of ops over requests with separate rows and keys."""
 
-    # The indptr of the rows of requests; "" if all requests have equally many rows.
+    # The name of the indptr operand of the rows; "" if all requests have equally many rows.
     rows = ""
-    # Rows are the last ones of their request, so a request has at least as many keys as rows.
+    # True if the rows are the last tokens of their request, so that a request has at least as many keys as rows.
     rows_are_keys = False
 
     def inputs(self, draw: Draw) -> None:
@@ -35,7 +35,7 @@ class RequestsHarness(Harness):
         self.request_inputs(draw, list(zip(q, kv, strict=True)))
 
     def request_inputs(self, draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
-        """`inputs` after the index operands of requests. requests: (rows, keys) of each."""
+        """Draws the operands other than the index operands. `requests` contains (rows, keys) of each request."""
 
     def _row_counts(self, draw: Draw) -> list[int]:
         batch = draw.descriptor.batch_size

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def choice_report(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> Report:
-    """Infinite if a row has an inadmissible expert. If keys are logits, choices must be exact."""
+    """The error of the choices: infinite if a row has an inadmissible expert. If the keys are the logits, choices must be
+    exact."""
     if d.ids_given:
         return Report(0.0, 0.0, "", 0)
     slack = 0.0 if d.by_logits else 1.0
@@ -27,7 +28,7 @@ def choice_report(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> R
 
 
 def _keys(d: RouteDescriptor, call: RouteArgs) -> list[list[float]]:
-    """Keys in f64, computed from f32 logits."""
+    """The keys in f64, computed from f32 logits."""
     z = _z(call)
     key = z if d.by_logits else _scores(d, z)
     found: list[list[float]] = (key if call.correction is None else key + call.correction.double()).tolist()
@@ -35,7 +36,7 @@ def _keys(d: RouteDescriptor, call: RouteArgs) -> list[list[float]]:
 
 
 def _wrong(d: RouteDescriptor, key: list[float], got: list[int], eta: float) -> str:
-    """Describes what is wrong with the experts of one row; "" if nothing. eta: relative error of keys."""
+    """Describes what is wrong with the experts of one row; "" if they are admissible. eta: the relative error of keys."""
     if len(set(got)) < len(got) or not all(0 <= one < d.experts for one in got):
         return f"{got} has an expert twice or one that does not exist"
     if eta == 0:
@@ -59,7 +60,7 @@ def _group_keys(d: RouteDescriptor, key: list[float]) -> list[float]:
 
 
 def _best(d: RouteDescriptor, key: list[float]) -> list[int]:
-    """The chosen experts for exact keys."""
+    """The experts that exact keys choose."""
     size = d.experts // d.groups
     kept = set(_rank(_group_keys(d, key))[: d.top_groups]) if d.groups > 1 else {0}
     return [i for i in _rank(key) if i // size in kept][: d.top_k]
@@ -83,7 +84,7 @@ def _inadmissible(d: RouteDescriptor, key: list[float], got: list[int], slack: f
 
 
 def _at_least(one: float, other: float, slack: float) -> bool:
-    """Whether one >= other - slack, where NaN is below all numbers."""
+    """True if one >= other - slack, where NaN is less than all numbers."""
     return math.isnan(other) or (not math.isnan(one) and one >= other - slack)
 
 
@@ -104,7 +105,7 @@ def _scores(d: RouteDescriptor, z: Tensor) -> Tensor:
 
 
 def weights_of(d: RouteDescriptor, call: RouteArgs, c: dict[str, float]) -> Bounded:
-    """The weights of the ids of a call; an id out of range has weight 0."""
+    """The weights for the ids of a call; an id out of range has weight 0."""
     import torch
 
     ids = (call.given_ids if d.ids_given else call.ids).long()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Result(NamedTuple):
-    """An output in the form that `compared` uses."""
+    """An output in the form that `compared` expects."""
 
     name: str
     dtype: str

@@ -1,4 +1,4 @@
-"""Harness: merging states."""
+"""Harness of merge_states."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MergeHarness(Harness):
             draw.values["states_indptr"] = indptr
 
     def expected(self, descriptor: MergeStatesDescriptor, args: Args, c: dict[str, float]) -> list[Bounded]:
-        """In place, state 0 must hold the result, and other states must be unchanged."""
+        """With in_place, state 0 must contain the result, and the other states must be unchanged."""
         merged = oracle.merge(descriptor, args)
         if not descriptor.in_place:
             return merged
@@ -80,7 +80,7 @@ class MergeHarness(Harness):
         return [_in_state_0(bounded, name, states if descriptor.states == "stacked" else ()) for bounded, name, states in pairs]
 
     def amount(self, descriptor: MergeStatesDescriptor, lengths: HasLengths) -> Amount:
-        """Counts the same bytes in place, because only the first state is written."""
+        """Counts the same bytes with in_place, because only the first state is written."""
         moved = nbytes(list(operands_of(descriptor).values()))
         moved += moved // descriptor.num_states if descriptor.in_place else 0
         return Amount(float(moved), 3.0 * moved / 2)

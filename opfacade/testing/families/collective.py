@@ -1,4 +1,4 @@
-"""Harnesses of ops over several ranks, for tools that run them on one rank without a group."""
+"""Harnesses of ops over several ranks, for tools that run the ops on one rank without a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _F32 = 2.0**-24
-_F64 = 2.0**-50  # bits of a term, and of the type that adds terms
+_F64 = 2.0**-50  # a bound on the relative error of a term and of an addition in f64
 
 
 class CollectiveHarness(Harness):
@@ -54,7 +54,8 @@ class MergeAcrossHarness(Harness):
         values["o_part"] = part.float().masked_fill(empty[..., None], float("nan")).to(part.dtype)
 
     def expected(self, descriptor: Any, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """The bound: a rounding of o_part to exchange_dtype, sums with one term per state, and a rounding of the result."""
+        """The bound consists of a rounding of o_part to exchange_dtype, sums with one term per state, and a rounding of the
+        result."""
         import torch
 
         lse = args.lse_part.double()
@@ -99,7 +100,7 @@ class LogprobAcrossHarness(Harness):
 
 
 class AllReduceNormHarness(Harness):
-    """With one rank: a norm, or a quantisation of the sum with the residual, which is exact."""
+    """With one rank the op is a norm, or a quantisation of the sum with the residual, which is exact."""
 
     unit = "total_num_rows"
 
@@ -130,13 +131,13 @@ _FOLDS = FoldHarness()
 
 
 def _as_call(ran: Ran, problem: Descriptor[Any], changed: dict[str, Tensor], before: Mapping[str, Tensor]) -> Ran:
-    """The call of the fold after the sum."""
+    """The call of the fold that follows the sum."""
     given = {name: changed[name] if name in changed else getattr(ran.args, name) for name in operands_of(problem)}
     return Ran(problem, problem.args_type(**given), ran.sku, before)
 
 
 def _with_residual(x: Tensor, residual: Tensor | None) -> Tensor:
-    """The value rounded as stored."""
+    """The sum with the residual, rounded to its dtype."""
     return x if residual is None else (x.double() + residual.double()).to(x.dtype)
 
 
@@ -152,7 +153,7 @@ def _same_as(total: Tensor, ran: Ran) -> Report:
 
 
 def _logged(name: str, want: Tensor, lse: Tensor, terms: int) -> Bounded:
-    """The bound: a sum of positive f64 terms, its logarithm, and one rounding to f32."""
+    """The bound of the logarithm of a sum of positive f64 terms, rounded once to f32."""
     bound = want.abs() * _F32 * 1.01 + (lse.abs() + terms) * _F64 + 2.0**-133
     return Bounded(name, want, bound, bound)
 
@@ -166,7 +167,7 @@ def _least(dtype: str) -> float:
 
 
 def _unit(dtype: str) -> float:
-    """Half the distance from 1 to the next number."""
+    """Half the distance from 1 to the next larger number."""
     import torch
 
     return float(torch.finfo(torch_dtype(dtype)).eps) / 2

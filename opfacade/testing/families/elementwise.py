@@ -61,7 +61,7 @@ def resized(descriptor: MapDescriptor, shape: Sequence[int]) -> Any:
 
 
 def compared(output: Any, got: Tensor, bounds: bound.Bounds) -> Report:
-    """Compares one output with its value; exact values bit for bit, with all NaN treated as equal."""
+    """Compares one output with its expected value; exact values must be equal bit for bit, except that all NaNs are equal."""
     import torch
 
     if got.numel() == 0:
@@ -77,7 +77,7 @@ def compared(output: Any, got: Tensor, bounds: bound.Bounds) -> Report:
 
 
 def differs(a: Tensor, b: Tensor) -> Tensor:
-    """A mask of equal bits; all NaN are equal, and -0 differs from 0."""
+    """A mask of the elements that differ; all NaNs are equal, and -0 differs from 0."""
     import torch
 
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -79,7 +79,7 @@ def draw_scales(draw: Draw) -> None:
 
 
 def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, float]) -> Bounded:
-    """The expected out with bounds. With an infinite bound any value is accepted, so `got` is expected."""
+    """The expected out with its bounds. An infinite bound accepts any value, so `got` is then the expected value."""
     import torch
 
     call = cast("ProductCall", args)
@@ -93,23 +93,24 @@ def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, f
 
 
 def behind(problem: MatmulDescriptor, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:
-    """The results of the epilogue for sums with radii."""
+    """The results of the epilogue for the given sums and radii."""
     columns = problem.columns
     balls = {(part, "value"): Ball(*(one[..., part::columns] for one in sums)) for part in range(columns)}
     bounds = bound.Bounds(Values(leaves, sums[0].device), bound.machine_of(c), balls)  # type: ignore[arg-type]
     found = bounds(epilogue(problem))
-    return found if problem.result == "i8" else bound.stored(found, problem.result)  # the program itself ends in i8
+    # the program of an i8 result ends with the conversion
+    return found if problem.result == "i8" else bound.stored(found, problem.result)
 
 
 def _chosen(rows: int, sample: Sample) -> list[int] | None:
-    """The rows of a sample; None: all."""
+    """The rows of a sample, or None for all rows."""
     if sample.rows is None or sample.rows >= rows:
         return None
     return sorted(random.Random(sample.seed).sample(range(rows), sample.rows))
 
 
 def _with_rows(problem: Descriptor[Any], args: Any, chosen: list[int] | None) -> Any:
-    """The call with only some rows."""
+    """The call restricted to the given rows."""
     import torch
 
     if chosen is None:

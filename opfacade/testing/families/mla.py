@@ -1,4 +1,4 @@
-"""Harness of latent attention: attention of one KV head, whose rows are both key and value."""
+"""Harness of latent attention, which is attention with one KV head whose rows are both key and value."""
 
 from __future__ import annotations
 

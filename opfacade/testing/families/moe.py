@@ -1,4 +1,5 @@
-"""Harness of mixtures of experts: choices by sorting each row in Python, weights of these choices, exact positions."""
+"""Harness of mixtures of experts: sorting each row in Python gives the expected choices; the weights of these choices have
+bounds, and positions must be exact."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class RouteHarness(Harness):
 
 
 def _exact_outputs(d: RouteDescriptor, call: RouteArgs) -> list[Bounded]:
-    """The expected loads and physical ids for the actual choices."""
+    """The expected loads and physical ids, computed from the actual choices."""
     import torch
 
     ids, found = (call.given_ids if d.ids_given else call.ids).tolist(), []

@@ -38,12 +38,13 @@ class QuantizeHarness(FoldHarness):
     unit = "total_num_rows"
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Judges only blocks with valid rows. Other scales are `unowned`, and other rows of `out` are invalid."""
+        """Judges only the blocks with valid rows. The scales of other blocks are `unowned`, and the other rows of `out` are
+        invalid."""
         problem, args = ran.descriptor.valid_part(ran.args)
         return super().judge(replace(ran, descriptor=problem, args=args), sample)
 
     def unowned(self, descriptor: QuantizeDescriptor | DequantizeDescriptor, args: Any, name: str) -> Tensor | None:
-        """Includes scales of blocks without a valid row."""
+        """Includes the scales of blocks without a valid row."""
         import torch
 
         if name != "scale" or descriptor.quant.scale != "block" or args.num_valid is None:

@@ -1,4 +1,4 @@
-"""Harness of rotations: the exact bits of each element, by complex multiplication of pairs."""
+"""Harness of rotary embeddings: each element must have the exact bits, which a complex multiplication of pairs gives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RotaryHarness(Harness):
         return Report(float(wrong > 0) * 2, float(wrong > 0) * 2, f"{wrong} elements have other bits", elements)
 
     def amount(self, descriptor: RotaryDescriptor, lengths: HasLengths) -> Amount:
-        """Minimal traffic: heads are read and written, and each row reads a row of the table."""
+        """The minimal traffic: heads are read and written once, and each row reads one row of the table."""
         heads = descriptor.num_qo_heads + descriptor.num_kv_heads
         dim = descriptor.rotary_dim if descriptor.in_place else descriptor.head_dim
         size = torch_dtype(descriptor.dtype).itemsize
@@ -87,7 +87,7 @@ def _rows(args: RotaryCall, positions: Tensor, count: int) -> Tensor:
 
 
 def _kept(out: Tensor, given: Tensor, rows: Tensor) -> bool:
-    """Whether the other rows are unchanged."""
+    """True if the other rows are unchanged."""
     import torch
 
     rest = torch.ones(out.shape[0], dtype=torch.bool, device=out.device)

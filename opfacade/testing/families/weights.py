@@ -1,4 +1,4 @@
-"""Harness of weight conversions: computes the column and the element of k of every code of a checkpoint."""
+"""Harness of weight conversions: computes, for every code of a checkpoint, its column and its index along k."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _places(stored: Tensor) -> list[Tensor]:
 
 
 def _of_scale(d: Layouts, at: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Column and group of each scale."""
+    """The column and the group of each scale."""
     if d.source == "hqq":
         many = d.k // (d.weight_format.group or d.k)
         return at[0] // many, at[0] % many
@@ -94,21 +94,21 @@ def _of_scale(d: Layouts, at: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _of_zero(d: Layouts, at: list[Tensor], which: Tensor) -> tuple[Tensor, Tensor]:
-    """Column and group of each zero point of a word."""
+    """The column and the group of each zero point in a 32-bit word."""
     if d.source == "compressed_tensors":
         return at[0] * 8 + which, at[1]
     return at[1] * 8 + (_awq(which) if d.source == "awq" else which), at[0]
 
 
 def _awq(which: Tensor) -> Tensor:
-    """The column of each code of a word of AWQ."""
+    """The column of each code in a word of AWQ."""
     import torch
 
     return torch.tensor([0, 2, 4, 6, 1, 3, 5, 7], device=which.device)[which]
 
 
 def _of_code(d: Layouts, at: list[Tensor], which: Tensor) -> tuple[Tensor, Tensor]:
-    """Column and element of k of each code of a word."""
+    """The column and the index along k of each code in a 32-bit word."""
     if d.source in ("gptq", "gptq_v2"):
         return at[1], at[0] * 8 + which
     if d.source == "awq":

@@ -1,4 +1,4 @@
-"""Harness: attention over a KV cache."""
+"""Harness of attention over a KV cache."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from opfacade.testing.families.attention.call import Problem
     from opfacade.testing.subject import Subject
 
-# Operands of which a call reads only the parts that belong to requests.
+# The operands of which a call reads only the parts that belong to requests.
 _KEYS = ("k_data", "v_data", "k", "v", "ckv", "kpe")
 
 
 class AttentionHarness(RequestsHarness):
-    """Harness of ops whose requests have rows that attend to keys."""
+    """The harness of ops whose requests have rows that attend to keys."""
 
     has_special, peers = True, PEERS
     checks = (*structural.CHECKS, *metamorphic.CHECKS)
@@ -77,7 +77,7 @@ class AttentionHarness(RequestsHarness):
         return worst
 
     def in_any_batch(self, descriptor: Problem) -> Any:
-        """Switches off a split that depends on the batch."""
+        """Returns the descriptor with a split that does not depend on the batch."""
         return changed(descriptor, kv_split="off") if descriptor.kv_split == "auto" else descriptor
 
     def batches(self, subject: Subject, campaign: Campaign, rng: random.Random) -> Batches:
@@ -111,7 +111,7 @@ class AttentionHarness(RequestsHarness):
 
 @dataclass(frozen=True)
 class Draws:
-    """Functions that draw problems of an op: any problem, a tiny problem, and special fields for a plain one."""
+    """The functions that draw problems of an op: any problem, a tiny problem, and special fields for a plain problem."""
 
     plain: Callable[[random.Random, int], Any]
     small: Callable[[random.Random], Any]
@@ -127,7 +127,7 @@ def _hides_later_keys(descriptor: Descriptor[Any]) -> bool:
 
 
 def _visible_keys(d: Problem, q: int, kv: int) -> float:
-    """The number of keys that at least one row of a request sees."""
+    """The number of keys that at least one row of a request attends to."""
     return max(0.0, kv - first_hidden(d, 0, q, kv)) if q else 0.0
 
 

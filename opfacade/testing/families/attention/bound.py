@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Before = Mapping[str, Tensor] | Sequence[Tensor]
 
 
-_SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: for larger eta, the spread of the values may be the smaller bound
+_SIGMA, _U, _LARGE = 6.0, 2.0**-24, 0.01  # _LARGE: for an eta above it, the spread of the values may be the smaller bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def attention_bounds(row: ErrorRow, c: dict[str, float], out_dtype: str) -> list
     the largest. u_step, chain: error of a step with truncated products, relative to the largest of its sums and products, and
     the number of keys added in such steps before sums with u_acc. line: 1 for a ramp in exponents.
     """
-    u = min(_U, c["u_acc"])  # roundoff of single operations: f32, or f64 if the sums are f64
+    u = min(_U, c["u_acc"])  # roundoff of a single operation: f32, or f64 if the sums are f64
     row = row if row.seen.dim() == 3 else replace(row, seen=row.seen[None])
     blind = ~row.seen.any(-1, keepdim=True)
     row = _with_sink(row)
@@ -70,7 +70,8 @@ def attention_bounds(row: ErrorRow, c: dict[str, float], out_dtype: str) -> list
     merge = merge + c.get("scaled", 0.0) * 3 * u * sizes["pv"]
     finish = _output_rounding(out_dtype, o, blind)
     lse = (weights.top + weights.total.log()).squeeze(-1)
-    # Errors: the largest common factor of the weights (its log), the sum of the denominator, log itself, and storing as f32.
+    # The errors of lse: the largest common factor of the weights (its logarithm), the sum of the denominator, the logarithm,
+    # and the rounding to f32.
     grown = (weights.p.log() + eta).nan_to_num(-math.inf, math.inf, -math.inf).logsumexp(-1).clamp(min=0.0)
     spread = grown + ((n / c["lanes"] + tiles + 8) * u).squeeze(-1) + 8 * u + (3 * u + _U) * lse.abs()
     spread = 1.02 * (spread + c["split"] * (2.0**-20 + 8 * u * m + parts * u).squeeze(-1))
@@ -94,14 +95,14 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """The number of keys that a row sees, and of the tiles that contain them."""
+    """The number of keys that a row attends to, and the number of tiles that contain them."""
 
     n: Tensor
     tiles: Tensor
 
 
 def _with_sink(row: ErrorRow) -> ErrorRow:
-    """Adds the sink as a key with value 0 that all rows see; its score is set when scores are computed."""
+    """Adds the sink as a key with value 0 that all rows attend to; its score is set when the scores are computed."""
     import torch
 
     if row.sink is None:
@@ -138,7 +139,7 @@ def _logits(row: ErrorRow, raw: Tensor, eta: Tensor, c: dict[str, float]) -> tup
 
 
 def _score_error(row: ErrorRow, raw: Tensor, weights: _Weights, c: dict[str, float], u: float) -> Tensor:
-    """A bound on the error of a weight's log: dot product, cap or a line over keys, scaling, subtraction, exp."""
+    """A bound on the error of the logarithm of a weight: dot product, cap or linear term, scaling, subtraction, exp."""
     import torch
 
     absolute = abs(row.scale) * (row.q.abs() @ row.k.abs().transpose(1, 2))
@@ -160,7 +161,7 @@ def _score_error(row: ErrorRow, raw: Tensor, weights: _Weights, c: dict[str, flo
     if row.logits is not None:  # the argument needs an additional product
         raw, eta = _logits(row, raw, eta + 2 * u * size, c | {"u": u})
         size = raw.abs()
-    if row.sink is not None:  # an input, not computed
+    if row.sink is not None:  # the sink is an input, so its score has no error
         eta[..., -1] = 0.0
         size[..., -1] = row.sink.abs().nan_to_num(posinf=0.0)
     return eta + u * (3 * size + (3 + 2 * c.get("line", 0.0)) * weights.top.abs()) + c["exp"]
@@ -195,7 +196,7 @@ def _weighted_sums(row: ErrorRow, p: Tensor, eta: Tensor) -> tuple[Tensor, Tenso
 
 
 def _with_wild(row: ErrorRow, p: Tensor, o: Tensor) -> Tensor:
-    """A non-finite key affects exactly the rows that see it."""
+    """A non-finite key makes exactly the rows non-finite that attend to it."""
     import torch
 
     for key in (~row.v.isfinite()).any(-1).any(0).nonzero().flatten().tolist():
@@ -208,7 +209,8 @@ def _with_wild(row: ErrorRow, p: Tensor, o: Tensor) -> Tensor:
 def _product_error(
     c: dict[str, float], u: float, counts: _Counts, weights: _Weights, o: Tensor, sums: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Rounding of P, its underflow, accumulation of the product and of the denominator: hard and tight."""
+    """The errors due to the rounding of P, its underflow, and the accumulation of the product and of the denominator, in hard
+    and tight form."""
     import torch
 
     size, cut = o.abs(), c.get("u_step", 0.0) * c.get("chain", 0.0) / c["k_step"] * (1 + c["u_p"]) * sums["pv"]

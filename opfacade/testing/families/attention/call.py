@@ -1,4 +1,4 @@
-"""Protocols of attention calls for checks: the problems of all ops, and the tensors of a call."""
+"""Protocols of attention calls that checks use: the problems of all ops, and the tensors of a call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 Paged: TypeAlias = BatchPagedDecodeDescriptor | BatchPagedPrefillDescriptor | BatchMlaDecodeDescriptor
 PagedKv: TypeAlias = BatchPagedDecodeDescriptor | BatchPagedPrefillDescriptor
-KvProblem: TypeAlias = PagedKv | BatchRaggedPrefillDescriptor  # problems with K and V, without latent rows
+KvProblem: TypeAlias = PagedKv | BatchRaggedPrefillDescriptor  # problems with K and V, that is, without a latent cache
 Problem: TypeAlias = Paged | BatchRaggedPrefillDescriptor
 
 
 class Pooled(Protocol):
-    """A problem on pages of a pool."""
+    """A problem whose keys are in pages of a pool."""
 
     @property
     def paged_kv(self) -> PagedKvCacheDescriptor | PagedLatentCacheDescriptor: ...

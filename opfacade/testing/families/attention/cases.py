@@ -15,8 +15,8 @@ from opfacade.plans.attention import (
 from opfacade.testing.families._problems import case_cache as _cache
 from opfacade.testing.families.attention.problems import VARIANTS
 
-_MANY = 60_000  # number of pages, of 16 tokens each
-_LONG = 200_000  # a bound with which neither a short batch nor concurrent chunks are certain
+_MANY = 60_000  # number of pages of 16 tokens
+_LONG = 200_000  # a bound that guarantees neither short requests nor that all chunks are resident at once
 
 
 def _decode(group: int, cache: PagedKvCacheDescriptor, batch: int = 6, **more: object) -> BatchPagedDecodeDescriptor:

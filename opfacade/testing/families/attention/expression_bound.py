@@ -57,8 +57,8 @@ def bound(node: Node, values: Values, score: Ball, unit: Roundoff) -> Ball:
 
 
 def _besides(node: Node, found: Ball, values: Values, unit: Roundoff) -> Ball:
-    """Adds the errors of a conversion that starts from the first key, and of the product of a ramp, which is rounded before the
-    sum."""
+    """Adds the error of a conversion that is computed once for the first key, and of a linear term whose product is rounded
+    before the sum."""
     if isinstance(node, Apply) and node.op == "f32":
         value = exact(node.args[0], values).double()
         return Ball(value, (unit.u * value.abs()).masked_fill(value.abs() <= 2.0**24, 0.0))

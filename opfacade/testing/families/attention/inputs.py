@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def fill(draw: Draw, requests: Sequence[tuple[int, int]]) -> None:
-    """requests: (rows, keys) of each."""
+    """Fills the special operands. `requests` contains (rows, keys) of each request."""
     values, operands = draw.values, operands_of(draw.descriptor)
     for name in ("row_params", "key_params"):
-        if name in operands:  # few distinct values, so that some are equal
+        if name in operands:  # only a few distinct values, so that some parameters are equal
             values[name] = draw.integers(0, 3, values[name].shape).int()
     if "packed_mask" in operands:
         values |= _packed_mask(draw, requests)

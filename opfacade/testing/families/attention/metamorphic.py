@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pages_may_lie_anywhere(subject: Subject, seed: int) -> list[str]:
-    """Shuffled physical pages: equal lengths give the same schedule, so the bits are equal for any SKU."""
+    """Shuffles the physical pages: the lengths, and so the schedule, stay the same, so the bits must be equal for any SKU."""
     if not hasattr(subject.descriptor, "paged_kv"):
         return []
     requests = Requests(subject.descriptor, subject.args(seed))
@@ -43,7 +43,7 @@ def a_request_may_come_twice(subject: Subject, seed: int) -> list[str]:
 
 
 def _compared(subject: Subject, seed: int, order: Sequence[int], how: str) -> list[str]:
-    """Compares bits if the SKU is batch invariant and unchanged, otherwise by the bound."""
+    """Compares the bits if the SKU is batch invariant and unchanged, otherwise compares with the bound."""
     requests = Requests(subject.descriptor, subject.args(seed))
     base, first = requests.batch(range(subject.descriptor.batch_size))
     descriptor, second = requests.batch(order)

@@ -31,10 +31,10 @@ _Piece = tuple[list[Bounded], "dict[str, Tensor]", str, IndexOf]
 def attention(
     descriptor: Problem, args: AttentionCall, c: dict[str, float], rows: int | None, rng: random.Random
 ) -> Iterator[_Piece]:
-    """Yields the expected results with their bounds, and the outputs of the kernel, for sampled query rows of each request.
+    """Yields the expected results of sampled query rows of each request with their bounds, and the outputs of the kernel.
 
-    rows: number of sampled rows; None: all. With more than _HEADS heads, fewer rows are sampled, because the bound treats each
-    head as a separate row.
+    rows: the number of sampled rows, or None for all. With more than _HEADS heads, fewer rows are sampled, because the bound
+    treats each head as a separate row.
     """
     if rows is not None:
         rows = max(1, rows * _HEADS // max(_HEADS, descriptor.num_qo_heads))
@@ -103,7 +103,7 @@ def _grouped(x: Tensor, kv_heads: int) -> Tensor:
 
 
 def shown(descriptor: Problem, args: AttentionCall, request: int, first: int, q_len: int, kv_len: int) -> Tensor:
-    """The visible keys of each row of a request, [q_len, kv_len]; those of the first head if heads differ."""
+    """The visible keys [q_len, kv_len] of each row of a request; the keys of the first head if the heads differ."""
     import torch
 
     rows = torch.arange(q_len, device=args.o.device)
@@ -127,7 +127,7 @@ def seen(descriptor: Problem, position: Tensor, kv_len: int) -> Tensor:
 
 
 def _nothing(row: ErrorRow) -> list[Bounded]:
-    """The expected results of rows that see no keys: o is exactly 0, and lse is -inf."""
+    """The expected results of rows without visible keys: o is exactly 0, and lse is -inf."""
     import torch
 
     zero = torch.zeros((*row.q.shape[:2], row.v.shape[-1]), dtype=torch.float64, device=row.q.device)
@@ -136,7 +136,7 @@ def _nothing(row: ErrorRow) -> list[Bounded]:
 
 
 def queries(args: AttentionCall) -> tuple[Tensor, ...]:
-    """The parts of the query rows, in the order in which a key concatenates them."""
+    """The parts of the query rows, in the order in which they are concatenated to match a key."""
     return (args.q_nope, args.q_pe) if hasattr(args, "q_nope") else (args.q,)
 
 
@@ -147,7 +147,7 @@ def query(args: AttentionCall) -> Tensor:
 
 
 def query_factor(descriptor: Problem, args: AttentionCall) -> Tensor | float:
-    """The scale of the stored q per KV head: [1 or kv_heads, 1, 1]."""
+    """The scale of the stored q per KV head, [1 or kv_heads, 1, 1]."""
     return 1.0 if getattr(descriptor, "q_scale", "none") == "none" else args.q_scale.double()[:, None, None]
 
 
@@ -192,7 +192,8 @@ def by_token(pool: Tensor, descriptor: Pooled) -> Tensor:
 
 
 def token_places(descriptor: Pooled, args: Any, request: int) -> tuple[Tensor, Tensor]:
-    """(page, slot) of every token of a request, in order. A page id outside the pool becomes page 0, because no row sees it."""
+    """(page, slot) of every token of a request, in order. A page id outside the pool is replaced by page 0, because no row
+    attends to it."""
     import torch
 
     size, count = descriptor.paged_kv.page_size, descriptor.paged_kv.num_total_pages
@@ -208,7 +209,7 @@ def token_places(descriptor: Pooled, args: Any, request: int) -> tuple[Tensor, T
 
 
 def merge(descriptor: MergeStatesDescriptor, args: Args) -> list[Bounded]:
-    """The merged state and its bound: weights to a few ulp, one sum over the states, one rounding."""
+    """The merged state and its bound: weights with an error of a few ulp, one sum over the states, one rounding."""
     import torch
 
     given, lse = (torch.stack(tuple(states)).double() for states in descriptor.states_of(args))

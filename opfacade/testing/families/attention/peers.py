@@ -1,4 +1,4 @@
-"""Other libraries that compute `o` of an attention call on its tensors."""
+"""Other libraries that compute `o` of an attention call from its tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def usual(dtype: str) -> PrecisionGuarantee:
     return PrecisionGuarantee(math_precision=f"{dtype}_products", accumulator="f32", error_model=model)
 
 
-# -- torch ---------------------------------------------------------------------------------------------------------------
+# torch
 
 
 def _scaled(d: Descriptor[Any]) -> bool:
@@ -35,8 +35,8 @@ def _scaled(d: Descriptor[Any]) -> bool:
 
 
 def _sdpa(d: KvProblem, args: AttentionCall, lengths: HasLengths) -> Call:
-    """torch SDPA on dense K and V, which are gathered before: requests of equal length, with a bottom-right causal mask or
-    none."""
+    """torch SDPA on dense K and V, which are gathered before the call. Supports requests of equal length, with a bottom-right
+    causal mask or without a mask."""
     import torch
 
     _plain_only(d)
@@ -91,7 +91,7 @@ def _same(lengths: Sequence[int], name: str) -> int:
     return lengths[0]
 
 
-# -- FlashInfer ----------------------------------------------------------------------------------------------------------
+# FlashInfer
 
 
 def _flashinfer(backend: str) -> Make:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def population(subject: Subject, campaign: Campaign, rng: random.Random) -> Requests:
-    """One call with all needles, followed by the neighbours."""
+    """One call with all needles, followed by all neighbours."""
     kv = [log_uniform(rng, campaign.longest) for _ in range(campaign.needles)]
     kv += [0, 0, 0, 0, *(log_uniform(rng, campaign.longest) for _ in range(NEIGHBOURS - 4))]
     decode = "q_indptr" not in operands_of(subject.descriptor)

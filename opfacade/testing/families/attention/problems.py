@@ -70,7 +70,8 @@ def decode(rng: random.Random, tokens: int) -> Descriptor[Any]:
         paged_kv=pool,
         page_table=rng.choice(("csr", "block")),
         **(shared := scores(rng, tokens)),
-        # Half of the automatic splits have no bound that guarantees short contexts, which gives another split.
+        # Half of the problems with an automatic split have bounds that do not guarantee short contexts, so they get another
+        # split.
         max_kv_indices=rng.choice((None, 2**15)) if shared["kv_split"] == "auto" else None,
     )
 
@@ -114,7 +115,7 @@ def prefill_more(rng: random.Random, plain: object) -> dict[str, Any]:
 
 
 def ragged_more(rng: random.Random, plain: object) -> dict[str, Any]:
-    """The same, and heads whose v and k have different widths."""
+    """The fields of prefill_more, and heads whose v and k have different widths."""
     fields = prefill_more(rng, plain)
     if rng.random() < 0.25:
         fields |= rng.choice(({"head_dim": 192, "head_dim_vo": 128},) * 3 + ({"head_dim_vo": 96},))
@@ -166,8 +167,8 @@ def _small_more(rng: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def fp8_descriptor(op: str, seed: int, tokens: int = 6000) -> Descriptor[Any]:
-    """A prefill with fp8 q, k and v that a kernel accepts; it draws after the others, so that their seeds give the same
-    problems."""
+    """A prefill with fp8 q, k and v that a kernel accepts. Its random numbers are drawn after all others, so that the problems
+    of other functions keep their seeds."""
     rng = random.Random(f"fp8 {op} {seed}")
     plain: Any = harness_for(op).problem(op, seed, tokens)
     fields: dict[str, Any] = {"q_scale": rng.choice(("none", "tensor", "head")), "o_dtype": rng.choice((None, "bf16", "f16"))}

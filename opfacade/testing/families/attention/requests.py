@@ -51,7 +51,7 @@ def _placed(args: AttentionCall, k: Tensor | None, v: Tensor | None) -> dict[str
 
 
 class Requests:
-    """The requests of one attention call: host lists and its tensors. Batches of the requests share the paged pools."""
+    """The requests of one attention call, as host lists and tensors. Batches of the requests share the paged pools."""
 
     def __init__(self, descriptor: Problem, args: AttentionCall) -> None:
         self.descriptor: Any = descriptor
@@ -68,12 +68,12 @@ class Requests:
             self.kv_lens = [b - a for a, b in zip(self.kv_first, self.kv_first[1:], strict=False)]
 
     def rows(self, order: Sequence[int]) -> list[int]:
-        """Rows of the original call, in the order of the new call."""
+        """The rows of the original call, in the order of the new call."""
         return [row for r in order if r != EMPTY for row in range(self.first[r], self.first[r + 1])]
 
     def batch(self, order: Sequence[int], spare: int = 0) -> tuple[Any, Any]:
-        """(descriptor, args) of a batch of these requests; EMPTY has no key. spare: the excess of the bound in pages or
-        rows."""
+        """(descriptor, args) of a batch of these requests, in which an EMPTY request has no key. spare: the number of pages or
+        rows by which the bound exceeds the batch."""
         q_lens = [self._empty_rows if r == EMPTY else self.q_lens[r] for r in order]
         device, rows = self.args.o.device, self._query_rows(order)
         fields: dict[str, Any] = {"batch_size": len(order)}
@@ -203,7 +203,7 @@ def repaged(requests: Requests, seed: int) -> Requests:
 
     args, device, pools = requests.args, requests.args.o.device, oracle.pools(requests.args)
     order = torch.randperm(next(iter(pools.values())).shape[0], generator=torch.Generator().manual_seed(seed))
-    place = torch.full((order.numel() + 1,), -1, dtype=torch.int32)  # the last stays -1: no page
+    place = torch.full((order.numel() + 1,), -1, dtype=torch.int32)  # the last entry stays -1, which means no page
     place[order] = torch.arange(order.numel(), dtype=torch.int32)
     at = order.to(device)
     moved = {name: pool[at] for name, pool in pools.items()}

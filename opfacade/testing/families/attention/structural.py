@@ -25,7 +25,7 @@ _NATS = 220.0  # exp(-220) is negligible relative to 1 in f32 and in f64
 
 
 def request_views(subject: Subject, args: AttentionCall) -> Iterator[tuple[int, slice, int, Tensor]]:
-    """(request, its rows, kv_len, mask [rows, kv_len] of visible keys) of every request with rows."""
+    """Yields (request, its rows, kv_len, mask [rows, kv_len] of visible keys) for every request with rows."""
     requests = Requests(subject.descriptor, args)
     for request, (q_len, kv_len) in enumerate(zip(requests.q_lens, requests.kv_lens, strict=True)):
         if q_len:
@@ -35,7 +35,7 @@ def request_views(subject: Subject, args: AttentionCall) -> Iterator[tuple[int, 
 
 
 def plain(args: AttentionCall) -> Any:
-    """The same call with scales of 1 and without sinks: the input of exact tests."""
+    """The same call with scales of 1 and without sinks, as input of exact tests."""
     for name in ("k_scale", "v_scale", "q_scale"):
         if getattr(args, name, None) is not None:
             getattr(args, name).fill_(1.0)
@@ -86,7 +86,7 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
     """K contains codes of +-1, and q is so close to one of them that o must equal the value of that key bit for bit."""
     descriptor = subject.descriptor
     if descriptor.logits_soft_cap > 0 or descriptor.scale <= 0 or not variation.predictable(descriptor):
-        return []  # a cap would reduce the score differences that the test needs
+        return []  # a soft cap would reduce the score differences that the test needs
     args = plain(subject.args(seed))
     for q in oracle.queries(args):
         q.zero_()
@@ -94,7 +94,7 @@ def a_needle_is_found(subject: Subject, seed: int) -> list[str]:
     subject.run(args)
     wrong = []
     for request, rows, want in wanted:
-        if not same_bits(args.o[rows] + 0.0, want + 0.0):  # -0 equals 0 here
+        if not same_bits(args.o[rows] + 0.0, want + 0.0):  # adding 0 makes -0 equal to 0
             bad = (args.o[rows] != want).any(-1).nonzero()[:3].tolist()
             wrong.append(f"request {request}: (row, head) {bad} did not find their key")
     return wrong
@@ -138,7 +138,7 @@ def _sharpness(codes: Tensor, scale: float) -> float:
 
 
 def equal_values_stay(subject: Subject, seed: int) -> list[str]:
-    """With V = 1 every output is 1, so lost weights and counted padding both show."""
+    """With V = 1 every output is 1, so that lost weights and counted padding are detected."""
     args = subject.args(seed)
     for request in range(subject.descriptor.batch_size):
         _, v = oracle.request_kv(subject.descriptor, args, request)
@@ -149,7 +149,8 @@ def equal_values_stay(subject: Subject, seed: int) -> list[str]:
 
 
 def one_key_gives_its_value(subject: Subject, seed: int) -> list[str]:
-    """Requests of one key: o equals its V bit for bit if the row sees it, otherwise it is exactly empty."""
+    """For a request with one key, o equals its V bit for bit if the row attends to the key; otherwise o is 0 and lse
+    is -inf."""
     descriptor = subject.descriptor
     if not variation.predictable(descriptor):
         return []

@@ -22,7 +22,7 @@ def variant_of(descriptor: Descriptor[Any]) -> Variant | None:
 
 
 def predictable(descriptor: Descriptor[Any]) -> bool:
-    """Whether weights depend only on q and K, and all heads of a row see the same keys."""
+    """True if weights depend only on q and K, and all heads of a row have the same visible keys."""
     variant = variant_of(descriptor)
     if variant is None:
         return True
@@ -37,7 +37,7 @@ def _nodes(variant: Variant) -> Any:
 def values(
     descriptor: Descriptor[Any], args: AttentionCall, request: int, place: Place, first: int, keys: tuple[Any, ...]
 ) -> Values:
-    """Values of the names in expressions. first: first row of the request in q. keys: positions of its keys."""
+    """The values of the names in expressions. first: the first row of the request in q. keys: the positions of its keys."""
     variant = variant_of(descriptor)
     if variant is None:
         return {}
@@ -47,7 +47,8 @@ def values(
 
 
 def shown(descriptor: Descriptor[Any], args: AttentionCall, request: int, place: Place, known: Values, seen: Tensor) -> Tensor:
-    """Combines `seen` [rows, n] of causal and window with all masks, for all query heads: [1 or kv_heads, rows * group, n]."""
+    """Combines `seen` [rows, n], which covers the causal mask and the window, with all other masks, for all query heads: [1 or
+    kv_heads, rows * group, n]."""
     variant, group = variant_of(descriptor), place.heads // place.kv_heads
     if getattr(descriptor, "custom_mask", False):
         seen = seen & _bits(args, request, place)

@@ -1,4 +1,4 @@
-"""Harness: writing to a paged KV cache."""
+"""Harness of the append to a paged KV cache."""
 
 from __future__ import annotations
 

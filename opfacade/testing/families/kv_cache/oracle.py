@@ -24,7 +24,7 @@ _U = 2.0**-24
 
 
 def check(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, before: Mapping[str, Tensor]) -> numerics.Report:
-    """Checks every new row and, given the previous pools, that nothing else changed."""
+    """Checks every new row and, if the previous pools are given, that nothing else has changed."""
     import torch
 
     report = numerics.Report(0.0, 0.0, "", 0)
@@ -47,7 +47,7 @@ def check(descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, before: 
 def _new_rows(
     descriptor: PagedKvAppendDescriptor, args: PagedKvAppendArgs, request: int
 ) -> tuple[slice, tuple[Tensor, Tensor]]:
-    """The new rows of a request, and the (page, slot) of each."""
+    """The new rows of a request, and the (page, slot) of each row."""
     first, stop = args.append_indptr[request : request + 2].tolist()
     page, slot = oracle.token_places(descriptor, args, request)
     start = page.numel() - (stop - first)
@@ -71,7 +71,7 @@ def _near(
 
     dtype = torch_dtype(descriptor.paged_kv.dtype)
     want, slack = _values(descriptor, args, name, request, rows)
-    if dtype.itemsize == 1:  # saturates
+    if dtype.itemsize == 1:  # conversion to fp8 saturates
         most = torch.finfo(dtype).max
         want = want.clamp(-most, most)
     ends = [

@@ -24,7 +24,7 @@ class Row:
 
 
 def candidates(row: Row) -> tuple[Any, Any]:
-    """(adjusted logits before the temperature in float64, a mask of candidates)."""
+    """(adjusted logits before the temperature in float64, a mask of the candidate tokens)."""
     with np.errstate(all="ignore"):
         a = row.values["logits"].astype(np.float32)
         a = _penalized(_biased(_masked(a, row), row), row)

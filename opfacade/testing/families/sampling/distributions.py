@@ -1,4 +1,4 @@
-"""Harnesses: filtered distributions, and adjusted logits."""
+"""Harnesses of filtered distributions and of adjusted logits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ProbabilitiesHarness(Harness):
         draw.values["x"] = x.to(draw.values["x"].dtype)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Judges every valid row, for any sample."""
+        """Judges every valid row, whichever sample is requested."""
         call, report, margins = valid_part(ran.descriptor, ran.args), Report(0.0, 0.0, "", 0), Margins(**constants(ran.sku))
         arrays = {name: array_of(getattr(call, name)) for name in operands_of(ran.descriptor) if name != "num_valid"}
         for at in range(len(arrays["x"])):
@@ -83,7 +83,7 @@ def _judged(descriptor: ProbabilitiesDescriptor, values: dict[str, Any], margins
 
 
 def _mask_error(row: RaceRow, x: Array, out: Array) -> float:
-    """Kept logits must be unchanged, others -inf."""
+    """The error of a masked row: kept logits must be unchanged, and the others must be -inf."""
     may, must = row.kept
     kept = out != -np.inf
     allowed, needed = np.zeros(out.size, bool), np.zeros(out.size, bool)
@@ -106,7 +106,7 @@ class AdjustHarness(Harness):
             draw.values[name] = VALUES[name](draw, draw.values[name]).to(draw.values[name].dtype)
 
     def expected(self, descriptor: AdjustLogitsDescriptor, args: AdjustLogitsArgs, c: dict[str, float]) -> list[Bounded]:
-        """Compares f32 operations row by row exactly, or with a bound if there is a soft cap."""
+        """Compares the f32 operations of each row exactly, or with a bound if there is a soft cap."""
         import torch
 
         arrays = {name: array_of(getattr(args, name)) for name in operands_of(descriptor) if name != "num_valid"}

@@ -14,7 +14,7 @@ WRONG = math.inf
 
 
 def judged(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
-    """{output: error relative to its bound}; inf is a wrong token, rank or flag."""
+    """{output: error relative to its bound}. An infinite error means a wrong token, rank or flag."""
     if not row.any:
         return _empty(got)
     found = {"valid": 0.0 if got["valid"] == 1 else WRONG, "token": _token(row, int(got["token"]))}
@@ -34,7 +34,7 @@ def _empty(got: dict[str, Any]) -> dict[str, float]:
 
 
 def _token(row: RaceRow, token: int) -> float:
-    """The distance of the token's key below the best key of the tokens that must be kept, relative to both bounds."""
+    """The difference between the best key of the tokens that must be kept and the key of `token`, relative to both bounds."""
     if not 0 <= token < row.inside.size or not row.inside[token]:
         return WRONG
     may, must = row.kept
@@ -85,7 +85,8 @@ def _top(row: RaceRow, got: dict[str, Any]) -> dict[str, float]:
 
 
 def probabilities_error(row: RaceRow, got: Array) -> float:
-    """Compares each probability with its fraction of the kept mass; a token that may but need not be kept may also be 0."""
+    """Compares each probability with its fraction of the kept mass; a token that may be kept but need not be may have
+    probability 0."""
     may, must = row.kept
     most, least = float(row.masses[may].sum()), float(row.masses[must].sum())
     got = got.astype(np.float64)

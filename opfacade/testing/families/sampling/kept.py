@@ -1,4 +1,5 @@
-"""The tokens that a row may keep and those that it must keep: the kept set in float64 with the margins of an error model."""
+"""The tokens that a row may keep and the tokens that it must keep: the kept set in float64, with the margins of an
+error model."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class RaceRow:
 
     @cached_property
     def order(self) -> Any:
-        """Ids of candidates, in sorted order."""
+        """The ids of the candidate tokens, in sorted order."""
         ids = np.flatnonzero(self.inside)
         return ids[np.argsort(-self.a[ids], kind="stable")]
 
@@ -63,18 +64,18 @@ class RaceRow:
 
     @cached_property
     def masses(self) -> Any:
-        """Masses in sorted order, relative to the unit, not rounded."""
+        """The masses in sorted order, relative to the unit and not rounded."""
         return UNIT * np.exp2(self.b[self.order] - self.top)
 
     @cached_property
     def spread(self) -> float:
-        """Relative error of a sum of masses."""
+        """The relative error of a sum of masses."""
         m = self.margins
         return LN2 * 4 * m.roundoff * (abs(self.top) + 42) + 2 * m.exp2 + 2 * self.blur
 
     @cached_property
     def slack(self) -> float:
-        """Absolute error of a sum of masses, because each mass is rounded."""
+        """The absolute error of a sum of masses, because each mass is rounded."""
         return float((self.masses >= 2.0**-3).sum()) + 2.0
 
     @cached_property

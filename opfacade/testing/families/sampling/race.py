@@ -1,4 +1,4 @@
-"""Random keys in numpy, implemented independently of the reference; all drawn tokens are checked against them."""
+"""Random keys in numpy, implemented independently of the reference; every drawn token is checked against them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def philox(counter: Any, key: Any) -> Any:
 
 
 def words(seed: int, offset: int, stream: int, vocab: int) -> Any:
-    """uint64 [vocab]: the word of each token."""
+    """The word of each token, uint64 [vocab]."""
     seed, offset = seed % 2**64, offset % 2**64
     groups = np.arange((vocab + 3) // 4, dtype=np.uint64)
     found = philox((groups, offset % 2**32, offset >> 32, stream), (seed % 2**32, seed >> 32))

@@ -1,4 +1,4 @@
-"""Harness: sampling."""
+"""Harness of sampling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SampleHarness(Harness):
                 draw.values[name] = values(draw, draw.values[name]).to(draw.values[name].dtype)
 
     def judge(self, ran: Ran, sample: Sample) -> Report:
-        """Judges every valid row, for any sample."""
+        """Judges every valid row, whichever sample is requested."""
         call, specs = valid_part(ran.descriptor, ran.args), operands_of(ran.descriptor)
         arrays = {name: array_of(getattr(call, name)) for name in specs}
         margins = Margins(**constants(ran.sku))
@@ -49,13 +49,14 @@ class SampleHarness(Harness):
         return report
 
     def amount(self, descriptor: SampleDescriptor, lengths: HasLengths) -> Amount:
-        """Minimal cost: every operand once, and one Philox call of about 80 integer operations per four tokens."""
+        """The minimal cost: every operand is read or written once, and one Philox call per four tokens takes about 80 integer
+        operations."""
         found = super().amount(descriptor, lengths)
         return Amount(found.bytes, 20.0 * descriptor.total_num_rows * descriptor.vocab)
 
 
 def _fields(rng: random.Random, vocab: int) -> dict[str, Any]:
-    """A random set of filters, adjustments and outputs."""
+    """A random combination of filters, adjustments and outputs."""
 
     def odds(share: float) -> bool:
         return rng.random() < share

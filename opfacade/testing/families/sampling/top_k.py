@@ -1,4 +1,4 @@
-"""Harness: top-k."""
+"""Harness of top-k."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TopKHarness(Harness):
             starts[row], ends[row] = torch.tensor(first), torch.tensor(last)
 
     def expected(self, descriptor: TopKDescriptor, args: Any, c: dict[str, float]) -> list[Bounded]:
-        """The expected values, by numpy's stable sort."""
+        """The expected values, from a stable sort in numpy."""
         import numpy as np
         import torch
 

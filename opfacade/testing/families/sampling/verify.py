@@ -1,4 +1,5 @@
-"""Harness: verification of drafts. Acceptance must be exact; the token that follows is judged as a separate draw."""
+"""Harness of the verification of drafts. Acceptance must be exact; the token after the accepted drafts is judged as a separate
+draw."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _shares(draw: Draw, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The required result of one request: accepted drafts with their nodes, and the weights and position of the final draw."""
+    """The required result of one request: the accepted drafts with their nodes, and the weights and the position of the final
+    draw."""
 
     tokens: list[int]
     nodes: list[int]
