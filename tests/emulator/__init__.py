@@ -63,13 +63,13 @@ def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
 
 @cache
 def library_of(spec) -> Path:
-    """Built once per process."""
+    """The library of a spec, built once per process."""
     return build(spec)
 
 
 @cache
 def whole(spec) -> Path:
-    """A library that contains its kernels: a copy of it runs independently."""
+    """A library that contains its kernels, so that a copy of it runs independently."""
     return build(spec, made=builds.whole)
 
 
@@ -80,7 +80,7 @@ def _forget():
 
 @contextmanager
 def instead_of(name: str, text: str) -> Iterator[None]:
-    """Kernels built in this context use this header instead of the project's; no other kernel does."""
+    """In this context, the emulator builds kernels with `text` instead of the project's header `name`."""
     plain = build
     with tempfile.TemporaryDirectory(prefix="opfacade-header-") as folder:
         path = Path(folder) / name
@@ -95,7 +95,7 @@ def instead_of(name: str, text: str) -> Iterator[None]:
 
 
 def edited(name: str, *edits: tuple[str, str]):
-    """The same with edits of the header; each old text must occur exactly once."""
+    """As instead_of, with edits of the project's header; each old text must occur exactly once."""
     text = (ROOT / name).read_text()
     for right, wrong in edits:
         assert text.count(right) == 1
@@ -126,7 +126,7 @@ def watching() -> Iterator[None]:
 
 
 def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
-    """Replaces backends.cuda.support.launcher."""
+    """A replacement for backends.cuda.support.launcher that runs in the emulator."""
     module = tvm_ffi.load_module(str(library_of(spec)))
 
     def launch(args, scratch):
@@ -138,7 +138,7 @@ def launcher(spec, descriptor, sku, allow_build, workspace, scalars):
 
 
 def last_first(monkeypatch):
-    """From now on the last clusters, blocks and warps run first, each as far as possible while the others wait."""
+    """From now on, the last clusters, CTAs and warps run first, each as far as possible while the others wait."""
     monkeypatch.setenv("SIMT_BACKWARDS", "1")
 
 
@@ -147,7 +147,7 @@ class EmulatedSubject(Subject):
     """A plan of the CUDA backend that runs in the emulator."""
 
     arch: str = "sm_90a"
-    device_like: Target | None = None  # of other sizes than its architecture has
+    device_like: Target | None = None  # a device whose sizes differ from those of its architecture
 
     @property
     def _target(self) -> Target:

@@ -29,17 +29,17 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = "tests/emulator/simt.h"
 RUNTIME = "tests/emulator/simt.cc"
 KEPT_SECONDS = 3 * 86400
-# With fortification, longjmp refuses to change stacks.
+# With fortification, longjmp refuses to switch stacks.
 FLAGS = ("-std=c++17", "-fPIC", "-w", "-Wno-psabi", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
-# Most kernels run for less time than -O1 takes to compile them; without these passes, compilation is a fifth faster.
+# Most kernels run for less time than -O1 takes to compile them; without these passes, compilation takes a fifth less time.
 OPTIMISED = (
     "-O1",
     *(f"-fno-{name}" for name in ("tree-loop-optimize", "tree-pta", "tree-dominator-opts", "tree-ch", "ipa-modref")),
     *(f"-fno-{name}" for name in ("ipa-pure-const", "ipa-reference", "ipa-profile", "guess-branch-probability")),
 )
-# The compiler reports each access to memory (order.h).
+# These options make the compiler report each memory access (order.h).
 WATCHED = ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
-# Suffixes of kernels that do the same to rows or tensors with another layout. A launch uses one of them.
+# Suffixes of kernels that do the same for rows or tensors of another layout. A launch uses one of them.
 WAYS = ("any", "anywhere", "apart", "dense", "flat", "many", "near", "rows", "strided", "tile", "wide")
 KERNEL = re.compile(r'OPF_KERNEL\(\w+, "(\w+)"\)')
 
@@ -64,7 +64,7 @@ def place() -> Path:
 
 @dataclass(frozen=True)
 class Text:
-    """A C++ text with HEADER before it, and how it is compiled."""
+    """A C++ source text with HEADER before it, and the options with which it is compiled."""
 
     text: str
     words: tuple[str, ...]
@@ -104,7 +104,8 @@ def library(compiler: str, texts: Sequence[str], includes: Sequence[str], links:
     key, where = device.key, dict[str, Path]()
 
     def find(name: str) -> Path:
-        """The first library has the kernels of this layout and those without a layout suffix, the second has all others."""
+        """Builds two libraries: the first contains the kernels of this layout and the kernels without a layout suffix, the
+        second all others."""
         if name not in where:
             names = [one for one in _kernels(binding) if one not in where and (where or _way(one) in ("", _way(name)))]
             run = runtime(compiler, tuple(includes))
@@ -139,13 +140,14 @@ def _way(name: str) -> str:
 
 
 def _link(compiler: str, made: Path, *parts: Path | str) -> None:
-    """Omits a library that the binding libraries load already: searching it takes as long as everything else."""
+    """Links without a library that the binding libraries load already, because searching this library takes as long as
+    everything else."""
     _run([compiler, *FLAGS, *_linker(), "-nodefaultlibs", "-shared", "-o", str(made), *map(str, parts)])
 
 
 @cache
 def _linker() -> tuple[str, ...]:
-    """A linker that takes half of the time, if it is installed."""
+    """The option for a linker that takes half of the time, if it is installed."""
     return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
@@ -180,7 +182,7 @@ def runtime(compiler: str, includes: tuple[str, ...]) -> Path:
 
 
 def _with_header(words: Sequence[str], includes: Sequence[str]) -> list[str]:
-    """The precompiled header is found at the position of ROOT's header, after an edited header that precedes it."""
+    """Places the precompiled header at the position of ROOT's header, after an edited header that precedes it."""
     at = includes.index(str(ROOT)) - 1
     return [*includes[:at], "-I", str(header(tuple(words))), *includes[at:]]
 
@@ -195,7 +197,7 @@ def header(words: tuple[str, ...]) -> Path:
     with _alone(key):
         if not made.exists():
             made.parent.mkdir(parents=True, exist_ok=True)
-            # a source that includes the header again finds it at the same path
+            # so that a source that includes the header again finds it at the same path
             plain = Path(shutil.copy(ROOT / HEADER, folder / HEADER))
             half = made.with_suffix(".half")
             _run([*words, f"-I{ROOT}", "-x", "c++-header", str(plain), "-o", str(half)])
@@ -217,14 +219,14 @@ def _version(compiler: str) -> str:
 
 @contextmanager
 def _alone(key: str) -> Iterator[None]:
-    """One process at a time, so that the second finds the first one's result."""
+    """Lets one process at a time run, so that the second process finds the first one's result."""
     with open(place() / f"{key}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _run(words: Sequence[str], text: str = "") -> bytes:
-    # Quoted headers of a text from stdin are searched in the working directory first: there are none at this path.
+    # The compiler first searches the working directory for quoted headers of a text from stdin; this directory has none.
     done = subprocess.run(words, cwd=place(), input=text.encode(), capture_output=True)
     if done.returncode:
         raise CompileError(done.stderr.decode()[:3000])

@@ -7,7 +7,7 @@ inline uint32_t atomicCAS(uint32_t* address, uint32_t expected, uint32_t value) 
   if (before == expected) *address = value;
   return before;
 }
-// Up to `last`, then 0.
+// Counts up to `last`, then returns to 0.
 inline uint32_t atomicInc(uint32_t* address, uint32_t last) {
   const uint32_t before = *address;
   *address = before >= last ? 0 : before + 1;

@@ -1,6 +1,5 @@
-"""Kernels that are compiled when a binding first launches them: its library requests each kernel here
-(csrc/common/launch.h).
-"""
+"""Kernels that are compiled at their first launch: the library of a binding requests each kernel from this module
+(csrc/common/launch.h)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ class CompileError(Exception):
     """A compiler error. It is not an AssertionError, which a test with a planted fault expects for a wrong result."""
 
 
-tvm_ffi.register_error("EmulatorRefused", CompileError)  # launch.h throws it as this type
+tvm_ffi.register_error("EmulatorRefused", CompileError)  # launch.h throws this type
 
 
 class _Found(ctypes.Structure):
@@ -23,7 +22,7 @@ class _Found(ctypes.Structure):
 
 
 _FIND = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(_Found))
-_served: list[object] = []  # the function that libraries call
+_served: list[object] = []  # keeps the functions alive that libraries call
 
 
 def serve(binding: Path, find: Callable[[str], Path]) -> None:
@@ -39,7 +38,7 @@ def serve(binding: Path, find: Callable[[str], Path]) -> None:
         except CompileError as error:
             errors_first = sorted(str(error).splitlines(), key=lambda line: "error: " not in line)
             found[0].refused = "\n".join(errors_first).encode()[:950]
-        except AttributeError:  # this library has no such kernel
+        except AttributeError:  # the library does not contain this kernel
             found[0].kernel = None
 
     called = _FIND(answer)

@@ -20,12 +20,13 @@ bool watched = false;
 
 namespace {
 
-// How many arrivals of each thread of the cluster happened before, then how many copies that each has issued.
+// For each thread of the cluster, the number of its arrivals that happened before, then the number of copies that it has
+// issued.
 using Clock = std::vector<uint32_t>;
 
-// Accesses since the last write: the writer, and the readers, each at its own time.
+// The accesses since the last write: the writer and the readers, each with its own time.
 struct Byte {
-  uint32_t writer = 0, written = 0;  // written: 0 if nobody wrote
+  uint32_t writer = 0, written = 0;  // `written` is 0 if no thread has written the byte
   std::vector<std::pair<uint32_t, uint32_t>> readers;
 };
 struct Memory {
@@ -36,8 +37,8 @@ struct Memory {
 std::vector<Clock> clocks;
 std::unordered_map<uintptr_t, Clock> phases;
 std::vector<Memory> memories;
-std::vector<uint32_t> issued;  // copies, by each thread
-bool copies = false;           // the current thread issues a copy
+std::vector<uint32_t> issued;  // number of copies that each thread has issued
+bool copies = false;           // true while the current thread issues a copy
 std::string found;
 
 void join(Clock& into, const Clock& from) {
@@ -57,7 +58,7 @@ void report(uint32_t other, const char* what, size_t byte) {
   found = "a race in shared memory: " + name(number()) + what + name(other) + " byte " + std::to_string(byte) + ", and no barrier orders them";
 }
 
-// One entry for each thread, and room for as many again.
+// Keeps one entry for each thread, and space for as many more.
 void keep_latest(std::vector<std::pair<uint32_t, uint32_t>>& readers) {
   std::sort(readers.begin(), readers.end(), std::greater<>());
   const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
@@ -111,7 +112,7 @@ void accessed(const void* first, size_t bytes, bool writes) {
   }
 }
 
-// Begins with one cluster, whose threads have not accessed anything.
+// Starts to watch a cluster whose threads have not accessed anything.
 void watch(const Cluster& all, size_t blocks, size_t shared_bytes) {
   const char* wanted = getenv("SIMT_ORDER");
   watched = wanted != nullptr && *wanted == '1';
@@ -123,7 +124,7 @@ void watch(const Cluster& all, size_t blocks, size_t shared_bytes) {
   for (size_t i = 0; i < clocks.size(); ++i) clocks[i][i] = 1;
   for (size_t i = 0; i < blocks; ++i) memories.push_back({all.blocks[i]->shared, std::vector<Byte>(shared_bytes)});
 }
-// The first race since then; empty: none.
+// The first race since `watch`, or an empty string.
 std::string ended() {
   watched = false;
   return std::exchange(found, {});
@@ -131,7 +132,7 @@ std::string ended() {
 
 }  // namespace simt::order
 
-// The compiler reports accesses by these names.
+// The names by which the compiler reports accesses.
 extern "C" {
 #define SIMT_ACCESS(name, bytes, writes) \
   void __tsan_##name(void* first) {      \
@@ -149,6 +150,7 @@ void __tsan_read_range(void* first, size_t bytes) {
 void __tsan_write_range(void* first, size_t bytes) {
   if (simt::order::watched) simt::order::accessed(first, bytes, true);
 }
-unsigned char __tsan_atomic8_load(const volatile unsigned char* guard, int) { return *guard; }  // of a static variable
+// the guard of a static variable
+unsigned char __tsan_atomic8_load(const volatile unsigned char* guard, int) { return *guard; }
 void __tsan_init() {}
 }

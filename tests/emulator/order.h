@@ -18,7 +18,7 @@
 
 namespace simt::order {
 
-extern bool watched;  // this launch
+extern bool watched;  // true if this launch is watched
 void released(const void* barrier, unsigned phase);
 void acquired(const void* barrier, unsigned phase);
 void begun(const void* barrier, unsigned phase);
@@ -26,25 +26,25 @@ void copying();
 void copied(const void* barrier, unsigned phase);
 void accessed(const void* first, size_t bytes, bool writes);
 
-// The accesses of this thread so far happen before those of threads that acquire this phase. Phases alternate between two.
+// The accesses of this thread so far happen before the accesses of threads that acquire this phase. Two phases alternate.
 inline void release(const void* barrier, unsigned phase) {
   if (watched) released(barrier, phase % 2);
 }
 inline void acquire(const void* barrier, unsigned phase) {
   if (watched) acquired(barrier, phase % 2);
 }
-// A new phase: nobody has arrived yet.
+// Begins a new phase, in which no thread has arrived.
 inline void begin(const void* barrier, unsigned phase) {
   if (watched) begun(barrier, phase % 2);
 }
-// Writes from here to the end of the copy are those of TMA: they happen before what follows a wait for this phase only.
+// Writes from here to the end of the copy are writes of TMA: they happen before the code that waits for this phase only.
 inline void begin_copy() {
   if (watched) copying();
 }
 inline void end_copy(const void* barrier, unsigned phase) {
   if (watched) copied(barrier, phase % 2);
 }
-// An access that the compiler does not report.
+// Reports an access that the compiler does not report.
 inline void write(const void* first, size_t bytes) {
   if (watched) accessed(first, bytes, true);
 }

@@ -1,5 +1,5 @@
-// Small kernels that hand a number from thread to thread through shared memory, in ways that do or do not order it (order.h).
-// Each is named after what orders it.
+// Small kernels that pass a number from thread to thread through shared memory. Some of them order the accesses and some do not
+// (order.h); each is named after the operation that orders them.
 #include <stdexcept>
 
 #include "tests/emulator/simt.h"
@@ -25,7 +25,7 @@ static Shared& begun(int fills, int reads) {
   return smem;
 }
 
-// The first warp writes, the second reads what the next lane wrote, three times.
+// The first warp writes, and the second warp reads what the next lane has written, three times.
 template <class Filled, class Read>
 static void hand_over(const void* params, int fills, int reads, const Filled& filled, const Read& read) {
   Shared& smem = begun(fills, reads);
@@ -64,7 +64,7 @@ static void not_a_vote(const void* params) {
   hand_over(params, 32, 1, [](Shared& smem) { each_arrives(smem.full[0]); }, [](Shared& smem) { after_a_vote(smem.empty[0]); });
 }
 
-// The first warp writes to the second, between which `between` runs.
+// The first warp writes a number for the second; `between` runs between the write and the read.
 template <class Between>
 static void once(const void* params, const Between& between) {
   Shared& smem = begun(1, 1);
@@ -90,7 +90,7 @@ static void not_an_atomic(const void* params) {
     __syncwarp();
   });
 }
-// A copy may write at any time until it is waited for.
+// A copy may write at any time until a thread waits for it.
 static void not_a_copy_without_a_wait(const void* params) {
   static int numbers alignas(16)[4] = {1, 2, 3, 4};
   Shared& smem = begun(1, 1);
@@ -99,7 +99,7 @@ static void not_a_copy_without_a_wait(const void* params) {
   if (threadIdx.x == 0) cp_async_wait<0>();
   if (threadIdx.x == 32) static_cast<const Params*>(params)->out[0] = smem.data[0];
 }
-// A copy as TMA makes it (tma.cuh), of which the second warp reads after it waited for `which`.
+// A copy by TMA (tma.cuh); the second warp reads the data after it has waited for `which`.
 static void copied_once(const void* params, uint64_t (Shared::*which)[1]) {
   Shared& smem = begun(1, 1);
   if (threadIdx.x == 0) {
@@ -115,7 +115,7 @@ static void copied_once(const void* params, uint64_t (Shared::*which)[1]) {
 }
 static void the_barrier_of_a_copy(const void* params) { copied_once(params, &Shared::full); }
 static void not_an_arrival_after_a_copy(const void* params) { copied_once(params, &Shared::empty); }
-// A thread sees its own accesses in order, and threads may read together.
+// A thread sees its own accesses in order, and threads may read at the same time.
 static void nothing_is_needed(const void* params) {
   Shared& smem = begun(1, 1);
   if (threadIdx.x < 32) smem.data[threadIdx.x] = 1, smem.data[threadIdx.x] += smem.data[threadIdx.x];

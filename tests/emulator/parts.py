@@ -1,4 +1,4 @@
-"""Libraries of small kernels of the parts that kernels share, for tests of each part by itself."""
+"""Libraries of small kernels that use one shared part of the kernels each, for tests of the parts."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ def library(name, *flags):
 
 
 def numbers(run, count, *args, dtype=torch.int32):
-    """The numbers that a kernel writes. run: a library and the name of a function; tensors of `args` are passed by address."""
+    """The numbers that a kernel writes. run: a library and the name of a function. Tensors in `args` are passed by address."""
     out = torch.full((count,), -1, dtype=dtype)
     given = [ctypes.c_void_p(one.data_ptr()) if isinstance(one, torch.Tensor) else one for one in args]
     assert getattr(*run)(ctypes.c_void_p(out.data_ptr()), *given), "threads wait for ever"

@@ -1,4 +1,5 @@
-// Small kernels of the pieces in kernels/pipeline. Each takes its parameters and writes what its threads saw to `out`.
+// Small kernels that use the classes of kernels/pipeline. Each takes its parameters and writes what its threads have read to
+// `out`.
 #include "tests/emulator/simt.h"
 #include "kernels/pipeline/work_queue.cuh"
 
@@ -9,14 +10,15 @@ struct Params {
   int steps;
 };
 
-constexpr int kStages = 3, kConsumers = 2;  // warps that read
+constexpr int kStages = 3, kConsumers = 2;  // kConsumers is the number of warps that read
 
 struct Shared {
   uint64_t full[kStages], empty[kStages];
   int data[kStages][32];
 };
 
-// One warp fills a ring, two read it: out[(reader * steps + step) * 32 + lane] is what a lane read of its neighbour.
+// One warp fills a ring and two warps read it: out[(reader * steps + step) * 32 + lane] is the value that a lane reads from its
+// neighbour.
 static void ring(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   Shared& smem = *reinterpret_cast<Shared*>(dynamic_shared());
@@ -38,7 +40,7 @@ static void ring(const void* params) {
   }
 }
 
-// What a ring says of a barrier that nobody has arrived at, and after one arrival: four bits in out[0].
+// The answers of a ring about a barrier without arrivals and after one arrival: four bits in out[0].
 static void tests(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   Shared& smem = *reinterpret_cast<Shared*>(dynamic_shared());
@@ -50,7 +52,7 @@ static void tests(const void* params) {
   p.out[0] = found;
 }
 
-// The stage and the parity of a ring at each step; then how many fences an arrival after ordinary writes issues.
+// The stage and the parity of a ring at each step, then the number of fences that an arrival after ordinary writes issues.
 static void positions(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   if (threadIdx.x != 0) return;
@@ -71,7 +73,7 @@ struct QueueShared {
   Item work[kQueue];
 };
 
-// One warp publishes steps items and an end, two read them.
+// One warp publishes `steps` items and an end, and two warps read them.
 static void queue(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   QueueShared& smem = *reinterpret_cast<QueueShared*>(dynamic_shared());

@@ -41,19 +41,19 @@ struct Thread : Fiber {
   std::unique_ptr<char[]> stack;
   bool done = false;
   std::vector<Copy> open;                // copies of the open group
-  std::deque<std::vector<Copy>> groups;  // closed, not yet waited for
+  std::deque<std::vector<Copy>> groups;  // closed groups that no thread has waited for
   Products asked;                        // products of the open group
-  std::deque<Products> products;         // closed, not yet waited for
-  unsigned products_asked = 0;           // ever
+  std::deque<Products> products;         // closed groups that no thread has waited for
+  unsigned products_asked = 0;           // number of products ever issued
   Products stored;                       // stores of the open group
-  std::deque<Products> stores;           // closed, not yet waited for
+  std::deque<Products> stores;           // closed groups that no thread has waited for
 };
 
 struct WholeBlock : Block {
   std::vector<unsigned char> memory;
-  unsigned char* fence = nullptr;  // after the shared memory that the launch requested
+  unsigned char* fence = nullptr;  // the bytes after the shared memory that the launch requested
   bool wrote_outside = false;
-  size_t left = 0;  // threads that have ended
+  size_t left = 0;  // number of threads that have ended
   std::vector<Warp> all_warps;
   std::vector<std::unique_ptr<Thread>> threads;
 };
@@ -86,7 +86,7 @@ const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords] {
 }
 
 void ask_copy(uint32_t dst, const void* src, bool valid) {
-  order::write(at(dst), 16);  // from now on, and until it is waited for
+  order::write(at(dst), 16);  // the copy may write from now on, until a thread waits for it
   self().open.push_back({dst, src, valid});
 }
 void close_copies() {
@@ -115,8 +115,8 @@ bool coin() {
   return (x >> 40) % 2 != 0;
 }
 constexpr size_t kFence = 1 << 14;  // bytes
-constexpr int kStepsAhead = 64;  // steps of a warp while the others wait; enough for the code between two barriers
-constexpr int kLateYields = 2;  // steps of all other threads while a late product is waited for
+constexpr int kStepsAhead = 64;  // steps of a warp while the others wait, enough for the code between two barriers
+constexpr int kLateYields = 2;  // steps of all other threads while a thread waits for a late product
 
 void execute(const Product& product) {
   current->multiplies = true;
@@ -204,7 +204,7 @@ void leave(WholeBlock& block) {
   memset(block.memory.data(), 0x7f, block.memory.size());
 }
 
-// Resumes the threads [first, first + 32) of a block that have not ended; false if there are none.
+// Resumes the threads [first, first + 32) of a CTA that have not ended. Returns false if there are none.
 bool step(WholeBlock& block, size_t first) {
   bool alive = false;
   blockIdx = block.index;
@@ -220,8 +220,8 @@ bool step(WholeBlock& block, size_t first) {
   return alive;
 }
 
-// Runs one cluster to its end; false if no thread can continue. backwards: the last warps first, each as far as possible while
-// the others wait, so that a warp that reads too early reads old content.
+// Runs one cluster to its end. Returns false if no thread can continue. backwards: the last warps run first, each as far as
+// possible while the others wait, so that a warp that reads too early reads old content.
 bool run(Cluster& all, const std::vector<std::unique_ptr<WholeBlock>>& blocks, bool backwards) {
   cluster = &all;
   scheduler.begun = true;
@@ -274,7 +274,7 @@ bool launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void
 
 }  // namespace simt
 
-// The same by a name that is looked up in a library.
+// Launches the function of this name, which is looked up in a library.
 extern "C" bool simt_launch(Index grid, int threads, size_t shared_bytes, int cluster_size, void (*kernel)(const void*), const void* params) {
   return simt::launch(grid, threads, shared_bytes, cluster_size, kernel, params);
 }

@@ -14,7 +14,7 @@
 #include "tests/emulator/order.h"
 
 #define __device__
-// A kernel is compiled only if its address is taken; builds.py does this for launched kernels.
+// A kernel is compiled only if its address is taken, which builds.py does for launched kernels.
 #define __global__ inline
 #define __forceinline__ inline
 #define __noinline__
@@ -53,20 +53,20 @@ struct Warp {
 
 struct Block {
   Index index;
-  unsigned number = 0;  // in its cluster
+  unsigned number = 0;  // index of the CTA in its cluster
   unsigned char* shared = nullptr;
   Warp* warps = nullptr;
   Meeting meeting;
   Meeting named[16];
-  bool voted = false;  // in __syncthreads_or
+  bool voted = false;  // the vote of __syncthreads_or
 };
 
 struct Fiber {
   Block* block = nullptr;
   unsigned thread = 0;
-  unsigned cluster_round = 0;  // the barrier round in which it arrived and waits later
-  bool gathered = false;  // whether its warp has converged, and it has not waited for anything else since
-  bool multiplies = false;  // in an asynchronous product, whose reads end for the whole warp (order.h)
+  unsigned cluster_round = 0;  // the round of the cluster barrier in which the thread has arrived; it waits later
+  bool gathered = false;  // true if the warp of the thread has converged and the thread has not waited for anything else since
+  bool multiplies = false;  // true during an asynchronous product, whose reads end for the whole warp (order.h)
 };
 
 struct Cluster {
@@ -94,7 +94,7 @@ inline void wait(const Meeting& meeting, unsigned round) {
   current->gathered = false;
   while (meeting.round == round) yield();
 }
-// A barrier that orders memory.
+// A barrier that also orders memory accesses.
 inline unsigned publish(Meeting& meeting, int expected) {
   order::release(&meeting, meeting.round);
   return arrive(meeting, expected);
@@ -115,7 +115,7 @@ inline void come_together(const char* apart) {
 inline unsigned lane() { return current->thread % 32; }
 inline Warp& warp() { return current->block->warps[current->thread / 32]; }
 
-// Shows `count` words to the warp; returns those of all lanes.
+// Gives `count` words of this lane to the warp and returns the words of all lanes.
 const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords];
 
 inline unsigned char* at(uint32_t address) {
@@ -138,13 +138,13 @@ T from_bits(uint32_t value) {
   return out;
 }
 
-// A copy of sixteen bytes, or of zeros if not valid, is executed when its group is waited for.
+// A copy of 16 bytes, or of zeros if not valid, which is executed when a thread waits for its group.
 void ask_copy(uint32_t dst, const void* src, bool valid);
 void close_copies();
 void await_copies(size_t pending);
 
-// An asynchronous product is executed at its issue or at the latest at its wait: a random bit decides, equally for all lanes of
-// a warp, and products stay in order. So code that overwrites an operand too early shows.
+// An asynchronous product is executed at its issue or, at the latest, at its wait. A random bit decides, equally for all lanes
+// of a warp, and products stay in order. Therefore code that overwrites an operand too early gives wrong results.
 void ask_product(void (*make)(const void*), const void* product, size_t bytes);
 template <class F>
 void ask_product(const F& product) {
@@ -154,7 +154,7 @@ void ask_product(const F& product) {
 void close_products();
 void await_products(size_t pending);
 
-// A store from shared memory is executed when its group is waited for.
+// A store from shared memory is executed when a thread waits for its group.
 void ask_store(void (*make)(const void*), const void* store, size_t bytes);
 template <class F>
 void ask_store(const F& store) {
@@ -252,7 +252,7 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return out;
 }
-// Rounded once: the host fuses nothing.
+// Rounded once, because the host compiler fuses no operations.
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

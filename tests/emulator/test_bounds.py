@@ -1,4 +1,4 @@
-"""Lengths beyond the size of grids and workspaces: no row is left unwritten, stale or half computed."""
+"""Lengths that exceed the grids and workspaces: no row is left unwritten, stale or half computed."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +14,9 @@ from tests.support.assert_guarantee import hold
 pytestmark = emulator.needed
 
 HEAVY = pytest.mark.heavy
-SIX = (12, [96, 90, 96, 81, 96, 96])  # six requests of six pages, in a pool of twelve
-MANY = (260, [2080 - 7 * (i % 5) for i in range(64)])  # 64 of 130, in 260
-FEWER = (260, MANY[1][:24])  # a block then makes few enough chunks for the emulator
+SIX = (12, [96, 90, 96, 81, 96, 96])  # six requests of six pages, in a pool of twelve pages
+MANY = (260, [2080 - 7 * (i % 5) for i in range(64)])  # 64 requests of 130 pages, in a pool of 260 pages
+FEWER = (260, MANY[1][:24])  # a CTA then computes few enough chunks for the emulator
 
 
 def decode(pages, lengths, dtype="bf16", dim=64, heads=2, **more):
@@ -41,7 +41,7 @@ def prefill(pages, lengths, **more):
 
 
 def hold_and_compare(subject, lengths):
-    """Within the bound, and each request has the bits that it has alone, in a plan with its own bounds."""
+    """Asserts the error bound, and that each request has the bits that it has alone, in a plan with its own bounds."""
     args, _ = hold(subject, 3, lengths)
     requests = Requests(subject.descriptor, args)
     for request in {0, subject.descriptor.batch_size - 1}:
@@ -84,7 +84,7 @@ WAYS = ("auto", "off", 32, 256)
 
 
 def in_turn():
-    """Each kind of kernel beyond each bound: one split mode in turn, and the others if there is time."""
+    """Each kind of kernel with each exceeded bound, with one split mode in turn; the other split modes are heavy tests."""
     for turn, (make, beyond) in enumerate((make, beyond) for make in MAKERS for beyond in BEYOND):
         for number, split in enumerate(WAYS):
             name = f"{make.__name__}-{beyond}-{split}"
@@ -93,21 +93,22 @@ def in_turn():
 
 @pytest.mark.parametrize(("make", "beyond", "split"), list(in_turn()))
 def test_a_call_beyond_its_bounds_is_right(make, beyond, split):
-    """Levels indices and full refuse it; without them, a kernel still computes a complete result."""
+    """The validation levels indices and full refuse the call; without validation, a kernel still computes a complete result."""
     fields = dict(BEYOND[beyond])
     subject = emulator.subject(make(fields.pop("pages", 60), LONG, kv_split=split, **fields))
     hold(subject, 5, DrawnLengths(q=[3] * 4 if make is prefill else None, kv=LONG))
 
 
 @pytest.mark.parametrize("split", ["auto", 32])
-def test_a_prefill_of_mma_tile_beyond_its_bounds_is_right(split):
+def test_a_prefill_with_mma_tiles_that_exceeds_the_bounds_is_right(split):
     subject = emulator.subject(prefill(60, LONG, kv_split=split, max_kv_len=70), arch="sm_90")
     assert subject.plan.sku.impl == "mma_tile"
     hold(subject, 5, DrawnLengths(q=[3] * 4, kv=LONG))
 
 
-def test_a_run_of_more_parts_than_a_counter_counts_is_right():
-    """Each of ten has a slot; a counter of three bits stands in for one of sixteen, and ten parts for 65536."""
+def test_a_unit_with_more_parts_than_a_counter_can_count_is_right():
+    """Each of ten parts has a slot. A counter of three bits and ten parts stand for a counter of sixteen bits and
+    65536 parts."""
     kv = [160, 16, 16, 1]
     with emulator.edited("kernels/attention/decode/schedule/cut.cuh", ("kCountBits = 16;", "kCountBits = 3;")):
         hold(emulator.subject(decode(30, kv, kv_split=16)), 2, DrawnLengths(kv=kv))
@@ -126,7 +127,7 @@ KINDS = [
 @pytest.mark.parametrize(("make", "split"), KINDS)
 @settings(max_examples=3, deadline=None, derandomize=True, database=None)
 @given(data=st.data())
-def test_no_length_exceeds_a_bound_in_silence(make, split, data):
+def test_a_length_that_exceeds_a_bound_is_reported(make, split, data):
     kv = data.draw(st.lists(st.integers(0, 400), min_size=1, max_size=7), label="kv")
     pages = data.draw(st.integers(1, 30), label="pages")
     bounds = data.draw(st.sampled_from([{}, {"max_kv_indices": 3}, {"max_kv_len": 40}, {"max_kv_len": 0}]), label="bounds")

@@ -1,4 +1,4 @@
-"""A library of emulated kernels is compiled once for all users of the same text, and again if anything differs."""
+"""A library of emulated kernels is compiled once for all users of the same text, and again if the text or a header differs."""
 
 import ctypes
 import subprocess
@@ -27,7 +27,7 @@ def compiled(tmp_path, monkeypatch):
         return run(words, **facts)
 
     def runtime(value):
-        """Replaces the runtime that libraries are linked with, because it compiles quickly."""
+        """Replaces the runtime with which libraries are linked by a small one that compiles quickly."""
         builds.runtime.cache_clear()
         path = tmp_path / "first/tests/emulator/runtime.h"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,20 +56,20 @@ def test_the_same_text_is_compiled_once(compiled):
     assert ctypes.CDLL(str(compiled(1))).value() == 1
 
 
-def test_another_header_makes_another_library(compiled):
+def test_a_changed_header_gives_another_library(compiled):
     one, two = compiled(1), compiled(2)
     assert [ctypes.CDLL(str(path)).value() for path in (one, two)] == [1, 2]
     assert len(compiled.ran) == 2
 
 
-def test_another_runtime_makes_another_library(compiled):
+def test_a_changed_runtime_gives_another_library(compiled):
     one = compiled(1)
     compiled.runtime(8)
     two = compiled(1)
     assert [ctypes.CDLL(str(path)).linked() for path in (one, two)] == [7, 8]
 
 
-def test_a_header_of_a_header_makes_another_library(compiled, tmp_path):
+def test_a_changed_nested_header_gives_another_library(compiled, tmp_path):
     text = '#include "outer.h"\nextern "C" int value() { return INNER; }\n'
     folder = tmp_path / "include-1"
     folder.mkdir()
@@ -100,7 +100,7 @@ extern "C" int take(const char* name) {
 
 @pytest.fixture
 def launched(tmp_path, monkeypatch):
-    """launched(a text of kernels): their library, and the kernels in each library that was compiled for it."""
+    """launched(a text of kernels) returns their library, and the number of kernels in each library that was compiled for it."""
     monkeypatch.setattr(builds, "place", lambda: tmp_path)
     monkeypatch.setattr(builds, "header", lambda words: tmp_path)
     held, link = [], builds._link
@@ -124,7 +124,7 @@ def launched(tmp_path, monkeypatch):
     return library_of
 
 
-def test_a_kernel_is_compiled_when_it_is_launched_and_others_of_its_way_with_it(launched):
+def test_a_launch_compiles_the_kernel_and_the_kernels_of_the_same_layout(launched):
     library, held = launched(KERNELS.format("any", "wide", "dense"))
     assert held == [0]
     assert library.take(b"rows_wide") == 1
@@ -135,7 +135,7 @@ def test_a_kernel_is_compiled_when_it_is_launched_and_others_of_its_way_with_it(
     assert held == [0, 2, 2]
 
 
-def test_a_kernel_that_does_not_compile_is_refused_as_such(launched):
+def test_a_kernel_that_does_not_compile_is_refused(launched):
     library, _ = launched(KERNELS.format("any", "wide", "dense") + "no such words;\n")
     assert library.take(b"rows_wide") == 3
 
@@ -147,7 +147,7 @@ def test_a_launch_of_a_kernel_that_does_not_compile_raises_compile_error():
         emulator.subject(problem).run(inputs.make_args(problem, 1))
 
 
-def test_an_edited_header_is_taken_in_place_of_the_kept_one(tmp_path, monkeypatch):
+def test_an_edited_header_precedes_the_precompiled_one(tmp_path, monkeypatch):
     monkeypatch.setattr(builds, "place", lambda: tmp_path)
     monkeypatch.setattr(builds, "header", builds.header.__wrapped__)
     edited = tmp_path / "first" / builds.HEADER
@@ -166,19 +166,19 @@ def test_a_header_in_the_working_directory_is_not_taken(compiled, tmp_path, monk
     assert [ctypes.CDLL(str(path)).value() for path in (one, two)] == [1, 2]
 
 
-def test_who_comes_at_the_same_time_waits_for_the_first(compiled):
+def test_concurrent_builds_of_one_text_wait_for_the_first(compiled):
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(compiled, [3] * 4))) == 1
     assert len(compiled.ran) == 1
 
 
-def test_what_does_not_compile_says_so_and_leaves_nothing(compiled):
+def test_a_text_that_does_not_compile_raises_and_leaves_no_library(compiled):
     with pytest.raises(builds.CompileError, match="no_such_name"):
         compiled(1, "int value() { return no_such_name; }")
     assert not list(builds.place().glob("*.so"))
 
 
-def test_a_place_that_others_may_write_is_not_used(tmp_path, monkeypatch):
+def test_a_directory_that_other_users_can_write_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(builds.tempfile, "tempdir", str(tmp_path))
     builds.place.cache_clear()
     try:
@@ -192,7 +192,7 @@ def test_a_place_that_others_may_write_is_not_used(tmp_path, monkeypatch):
         builds.place.cache_clear()
 
 
-def test_the_header_is_kept_as_the_compiler_reads_it(tmp_path, monkeypatch):
+def test_the_header_is_precompiled(tmp_path, monkeypatch):
     monkeypatch.setattr(builds, "place", lambda: tmp_path)
     words = (emulator.compiler(), *builds.FLAGS, *builds.OPTIMISED)
     folder = builds.header.__wrapped__(words)

@@ -1,4 +1,4 @@
-"""Kernels and bindings run without a GPU, and fulfil the same tests as on a GPU."""
+"""Kernels and bindings run without a GPU and pass the same tests as on a GPU."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.support.assert_guarantee import hold
 
 pytestmark = emulator.needed
 
-# Every split mode, every element size and head size; the others run on the GPU.
+# One kind for every split mode, element size and head size; the other kinds are heavy tests.
 KINDS = [
     *("decode-auto", "decode-auto-f32", "decode-auto-fp8-head", "decode-even"),
     *("decode-cluster-d256-window-cap", "decode-cluster-fp8-d64-sinks", "decode-auto-wide-fp8-d256-cap"),
@@ -19,8 +19,9 @@ KINDS = [
     *("prefill-off-everything-varied", "ragged-off-documents-masked", "ragged-fixed-mask"),
     *("append-block-odd", "append-many-heads", "append-half-fp8-head", "append-interleaved-odd", "merge-bf16"),
 ]
-HEAVY = sorted(kind for kind in set(matrix.matrix()) - set(KINDS) if "uneven" not in kind)  # those: test_emulated_wgmma.py
-OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latent attention has a kernel for sm_90a only
+# test_emulated_wgmma.py tests the uneven kinds
+HEAVY = sorted(kind for kind in set(matrix.matrix()) - set(KINDS) if "uneven" not in kind)
+OLD = {kind for kind in HEAVY if not kind.startswith("mla")}  # latent attention has a kernel only for sm_90a
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in HEAVY)])
@@ -30,13 +31,13 @@ def test_a_kernel_keeps_its_guarantee(kind):
 
 @pytest.mark.parametrize("check", [structural.every_key_is_visited_once, structural.what_is_unused_does_not_matter])
 @pytest.mark.parametrize("kind", ["decode-auto", pytest.param("decode-cluster-fp8-d64-sinks", marks=pytest.mark.heavy)])
-def test_a_kernel_is_exact_where_it_must_be(kind, check):
+def test_a_kernel_passes_the_exact_checks(kind, check):
     assert check(emulator.subject(matrix.matrix()[kind]), 3) == []
 
 
 @pytest.mark.parametrize("kind", ["decode-auto", "decode-even", "decode-fixed-wide-group-block"])
-def test_a_workspace_may_hold_anything(kind):
-    """Its counters start from zeros, ones, noise, and from the values of the previous call."""
+def test_the_result_does_not_depend_on_the_content_of_the_workspace(kind):
+    """The workspace, including its counters, contains zeros, ones, noise, and the values of the previous call."""
     subject = emulator.subject(matrix.matrix()[kind])
     size = subject.plan.workspace_size
     noise = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
@@ -62,8 +63,8 @@ def test_random_appends_keep_the_guarantee(seed):
     hold(emulator.subject(problems.special_descriptor("paged_kv_append", seed, tokens=800)), seed)
 
 
-def test_a_copy_that_is_not_waited_for_has_not_happened():
-    """The emulator would detect it: without the wait for a copy, in a copy of the sources, the result is wrong."""
+def test_a_missing_wait_for_a_copy_is_detected():
+    """Negative control: in a copy of the sources without the wait for a copy, the result is wrong."""
     wait, less = "cp_async_wait<C::kStages - 2>();", "cp_async_wait<C::kStages - 1>();"
     with emulator.edited("kernels/attention/decode/kernel.cuh", (wait, less)), pytest.raises(AssertionError):
         hold(emulator.subject(matrix.matrix()["decode-off-odd-window-cap"]), seed=3)

@@ -1,4 +1,4 @@
-"""Kernels that read inputs of stride 0 and slices of wider block tables, on the host."""
+"""Kernels in the emulator that read inputs with stride 0 and slices of wider block tables."""
 
 from unittest.mock import patch
 
@@ -33,15 +33,15 @@ def hold(subject):
 
 
 @pytest.mark.parametrize("kind", OF_MATRIX)
-def test_a_kernel_reads_inputs_of_one_head(kind):
+def test_a_kernel_reads_an_input_with_a_head_stride_of_zero(kind):
     hold(emulator.subject(matrix.matrix()[kind]))
 
 
 @pytest.mark.parametrize(
     "kind", ["ragged", pytest.param("page-1", marks=pytest.mark.heavy), pytest.param("fp8", marks=pytest.mark.heavy)]
 )
-def test_the_prefill_of_asynchronous_products_reads_inputs_of_one_head(kind):
-    """TMA does not support stride 0: threads load."""
+def test_the_wgmma_prefill_reads_an_input_with_a_head_stride_of_zero(kind):
+    """TMA does not support stride 0, so threads load."""
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         subject = emulator.subject(WGMMA[kind])
         assert subject.plan.sku.impl == "wgmma_tile"

@@ -1,4 +1,4 @@
-"""The prefill with fp8 products without a GPU: emulated tensor cores truncate their sums like the device."""
+"""The prefill with fp8 products in the emulator, whose tensor cores truncate their sums as the device does."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -48,12 +48,12 @@ def test_it_keeps_its_guarantee(kind):
     hold(KINDS[kind], seed=3)
 
 
-def test_what_is_unused_does_not_matter():
+def test_the_content_of_unused_memory_does_not_change_the_result():
     assert structural.what_is_unused_does_not_matter(emulator.subject(ragged(kv_split="off")), wide.PARTLY) == []
 
 
-def test_equal_scores_weigh_the_same_and_lose_nothing():
-    """q = 0: a weight at its base is a power of two, so V = 1 gives 1 exactly, and no sum of weights moves a base."""
+def test_equal_scores_have_equal_weights_and_lose_no_bits():
+    """With q = 0, a weight at its base is a power of two, so V = 1 gives exactly 1, and no sum of weights changes a base."""
     subject = emulator.subject(paged(causal=False, kv_scale="none", q_scale="none"))
     args = subject.args(3)
     args.q.zero_()
@@ -65,8 +65,8 @@ def test_equal_scores_weigh_the_same_and_lose_nothing():
         assert bool((args.o[rows] == (1.0 if pages else 0.0)).all())
 
 
-def test_values_of_one_sign_are_not_cut_short():
-    """A sum that grows with the context: in the tensor cores, weights below 2^-13 of it would add nothing."""
+def test_a_sum_over_a_long_context_does_not_lose_small_terms():
+    """The sum grows with the context; inside the tensor cores, a weight below 2^-13 of the sum would add nothing."""
     descriptor = wide.ragged(dtype="f8_e4m3", head_dim=128, num_kv_heads=1, total_kv_rows=2500, total_num_rows=4, batch_size=1)
     subject = emulator.subject(descriptor)
     args = subject.args(3)
@@ -80,10 +80,9 @@ def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool):
     check_a_nonfinite_key(ragged(window_left=70), pool)
 
 
-def test_a_weight_never_saturates():
-    """Keys run from last to first: a key of the last tile weighs 2^5.8 times the 16 of all earlier keys, and
-    e4m3 ends at 448.
-    """
+def test_a_large_last_score_does_not_saturate_its_weight():
+    """Keys are processed from last to first: a key of the last tile weighs 2^5.8 times the weight 16 of the earlier keys, and
+    the largest e4m3 number is 448."""
     descriptor = ragged(q_scale="none", sm_scale=1.0, kv_split="off")
     subject = emulator.subject(descriptor)
     args = subject.args(4, inputs.DrawnLengths(q=[45, 45], kv=[200, 200]))
@@ -105,12 +104,12 @@ def test_a_weight_never_saturates():
         ({"o_dtype": "f32"}, "o_dtype"),
     ],
 )
-def test_what_it_does_not_take_is_declined_with_a_reason(more, field):
+def test_an_unsupported_problem_is_declined_with_a_reason(more, field):
     reasons = emulator.subject(paged(**more)).declined
     assert f"{field}=" in reasons
 
 
-def test_strides_that_the_copy_engine_does_not_take_are_refused():
+def test_strides_that_tma_does_not_support_are_refused():
     descriptor = KINDS["ragged"]
     subject = emulator.subject(descriptor)
     args = subject.args(4)

@@ -1,4 +1,4 @@
-"""Index tensors that point out of bounds, in kernels and bindings without a GPU: see tests/support/wrong_indices.py."""
+"""Index tensors with entries out of bounds, in kernels and bindings in the emulator: see tests/support/wrong_indices.py."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def run_mma(descriptor, args):
 
 
 def some(kinds, fast=FAST):
-    """Cases that are not `fast` take minutes together."""
+    """Marks the cases that are not `fast` as heavy; together they take minutes."""
     return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.heavy) for kind in kinds]
 
 
@@ -35,7 +35,7 @@ def test_a_request_without_pages_has_no_keys(kind):
 
 
 @pytest.mark.parametrize("kind", some(PREFILLS, ("ragged", "prefill-block")))
-def test_prefill_with_mma_clamps_too(kind):
+def test_the_mma_prefill_clamps_reads_too(kind):
     wrong_indices.check_all_reads(kind, run_mma)
 
 
@@ -45,7 +45,7 @@ def test_rows_before_the_first_entry_are_not_written(run):
 
 
 @pytest.mark.parametrize("kind", some(wrong_indices.APPENDS))
-def test_rows_without_a_place_are_not_appended(kind):
+def test_rows_without_a_slot_are_not_appended(kind):
     wrong_indices.check_all_writes(kind, run)
 
 
@@ -55,5 +55,5 @@ def test_rows_that_no_request_owns_are_neither_read_nor_written(kind):
 
 
 @pytest.mark.parametrize("kind", some(unowned.WINDOWED, ("prefill", "mla-block", "append-block")))
-def test_pages_that_no_row_sees_may_have_any_id(kind):
+def test_pages_without_visible_keys_may_have_any_id(kind):
     unowned.check_hidden(kind, run)

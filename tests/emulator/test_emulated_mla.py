@@ -1,4 +1,4 @@
-"""Latent decode without a GPU: roles, phases, boxes, weights that overwrite a part of the key, splits and their merge."""
+"""Latent decode in the emulator: roles, phases, TMA boxes, weights that overwrite a part of the key, splits and their merge."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ pytestmark = emulator.needed
 
 @dataclass(frozen=True)
 class SmallDevice(emulator.EmulatedSubject):
-    """Few SMs, so that a block processes several requests, or a share of one long request."""
+    """A device with few SMs, so that a CTA processes several requests, or a share of one long request."""
 
     sms: int = 4
 
@@ -76,24 +76,25 @@ def test_it_keeps_its_guarantee(descriptor, kv):
 
 @pytest.mark.parametrize("sms", [1, pytest.param(2, marks=HEAVY), 5])
 @pytest.mark.parametrize("kv", [[64] * 11, [1000, 1, 0, 130], [0, 0, 300, 20, 20, 20, 700]], ids=str)
-def test_every_way_of_sharing_the_device_keeps_the_guarantee(sms, kv):
-    """Whole requests round-robin, shares that begin and end inside requests, and empty requests between them."""
+def test_every_ratio_of_requests_to_ctas_keeps_the_guarantee(sms, kv):
+    """The cases have whole requests round-robin, shares that begin and end inside requests, and empty requests
+    between others."""
     hold(SmallDevice(latent(16, 16, len(kv), 1300), "cuda", "cpu", sms=sms), kv=kv)
 
 
-def test_two_head_blocks_split_alike():
+def test_two_head_blocks_have_the_same_split():
     hold(SmallDevice(latent(96, 32, 3, 900), "cuda", "cpu", sms=6), kv=[300, 70, 100])
 
 
-def test_more_units_than_one_slice_of_the_merge():
-    """Merged units are the first and the last of several hundred."""
+def test_a_merge_with_more_units_than_one_slice():
+    """The first and the last of several hundred units are merged."""
     kv = [150, *[0] * 288, 130]
     hold(emulator.subject(latent(2, 16, len(kv), 700, kv_split=64)), kv=kv)
 
 
 @pytest.mark.parametrize("kv_split", ["off", 192])
-def test_bases_may_move_at_every_tile(kv_split):
-    """Scores grow along the keys: the warps that accumulate follow the base that the softmax warps have seen."""
+def test_the_base_may_change_at_every_tile(kv_split):
+    """Scores grow along the keys: the warpgroups that accumulate use the base that the score warpgroup has found."""
     hold_growing(emulator.subject(latent(16, 16, 2, 1400, kv_split=kv_split)), [700, 640])
 
 
@@ -106,13 +107,13 @@ def test_an_unusual_scale_keeps_the_guarantee(scale):
     "descriptor", [latent(batch=3), latent(70, 5, 2, 400, kv_split=64, window_left=100)], ids=["boxes", "threads"]
 )
 @pytest.mark.parametrize("check", structural.CHECKS, ids=lambda check: check.__name__)
-def test_it_is_exact_where_it_must_be(descriptor, check):
+def test_latent_decode_passes_the_exact_checks(descriptor, check):
     assert check(emulator.subject(descriptor), 3) == []
 
 
 @HEAVY
 @pytest.mark.parametrize("check", metamorphic.CHECKS, ids=lambda check: check.__name__)
-def test_the_same_call_put_differently_gives_the_same(check):
+def test_equivalent_calls_give_the_same_result(check):
     assert check(emulator.subject(latent(batch=3, kv_split=128)), 3) == []
 
 
@@ -129,8 +130,8 @@ def test_a_request_does_not_see_its_batch(split):
 
 
 @pytest.mark.parametrize("pad", [1, 8])
-def test_any_stride_works(pad):
-    """Rows padded by sixteen bytes are loaded by TMA, rows padded by two bytes by threads: the same bits."""
+def test_rows_with_any_stride_give_the_same_bits(pad):
+    """TMA loads rows that are padded by 16 bytes, and threads load rows that are padded by 2 bytes."""
     descriptor = latent(24, 16)
     subject = emulator.subject(descriptor)
     args = subject.args(4)
@@ -148,7 +149,7 @@ def test_any_stride_works(pad):
 
 
 @pytest.mark.parametrize("pool", ["ckv", "kpe"])
-def test_a_nonfinite_key_reaches_only_its_request(pool):
+def test_a_nonfinite_key_changes_only_its_request(pool):
     descriptor = latent(16, 16, 3)
     subject = emulator.subject(descriptor)
     args = subject.args(6, DrawnLengths(kv=[100, 90, 70]))
@@ -178,11 +179,11 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_would_be_seen(fault):
-    """Negative control, in a copy of the sources."""
+def test_a_planted_fault_is_detected(fault):
+    """Negative control: each fault is planted in a copy of the sources."""
     name, right, wrong = FAULTS[fault]
     alone = emulator.subject(latent(16, 16, 2, 400, kv_split="off"))
     several = SmallDevice(latent(16, 16, 5, 1500), "cuda", "cpu", sms=1)
-    # The second kind of error: threads that wait for each other forever.
+    # A fault may also make threads wait for each other forever, which is a RuntimeError.
     with emulator.edited(name, (right, wrong)), pytest.raises((AssertionError, RuntimeError)):
         hold_all(alone, several)

@@ -1,4 +1,4 @@
-"""Latent decode with several query rows per request, without a GPU: rows and heads in one tile, masks of each row, splits."""
+"""Latent decode with several query rows per request in the emulator: rows and heads in one tile, a mask per row, splits."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_it_keeps_its_guarantee(descriptor, kv):
 
 @pytest.mark.parametrize("sms", [1, pytest.param(2, marks=pytest.mark.heavy), 5])
 @pytest.mark.parametrize("kv", [[64] * 5, [700, 1, 0, 130]], ids=str)
-def test_every_way_of_sharing_the_device_keeps_the_guarantee(sms, kv):
+def test_every_ratio_of_requests_to_ctas_keeps_the_guarantee(sms, kv):
     hold(SmallDevice(latent(32, 16, len(kv), 1300, q_len=3), "cuda", "cpu", sms=sms), kv=kv)
 
 
@@ -58,13 +58,13 @@ def test_the_last_keys_may_begin_a_tile(length):
     ids=["boxes", "threads"],
 )
 @pytest.mark.parametrize("check", structural.CHECKS, ids=lambda check: check.__name__)
-def test_it_is_exact_where_it_must_be(descriptor, check):
+def test_latent_decode_of_several_rows_passes_the_exact_checks(descriptor, check):
     assert check(emulator.subject(descriptor), 3) == []
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("check", metamorphic.CHECKS, ids=lambda check: check.__name__)
-def test_the_same_call_put_differently_gives_the_same(check):
+def test_equivalent_calls_give_the_same_result(check):
     assert check(emulator.subject(latent(batch=3, q_len=3, kv_split=128)), 3) == []
 
 
@@ -82,8 +82,8 @@ def test_a_request_does_not_see_its_batch(split):
 
 
 @pytest.mark.parametrize("axis", ["rows", "heads"])
-def test_rows_may_lie_in_any_order_of_axes(axis):
-    """q as [rows, heads, 512], or as a view of [heads, rows, 512], the result of a batched product; o with a gap."""
+def test_q_may_be_a_transposed_view_and_o_may_have_gaps(axis):
+    """q is [rows, heads, 512] or a view of [heads, rows, 512], the result of a batched product."""
     subject = emulator.subject(latent(16, 16, 2, q_len=3))
     args = subject.args(4)
     subject.run(args)
@@ -96,8 +96,9 @@ def test_rows_may_lie_in_any_order_of_axes(axis):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_rows_are_requests_of_one_row(causal):
-    """Without a split, a row has the bits of a request with only this row, the same pages, and the keys that the row sees."""
+def test_each_row_has_the_bits_of_a_request_with_one_row(causal):
+    """Without a split, a row has the bits of a request that has only this row, the same pages, and the keys visible
+    to the row."""
     subject = emulator.subject(latent(16, 16, 2, q_len=3, kv_split="off", page_table="block", causal=causal))
     args = subject.args(7, DrawnLengths(kv=[100, 66]))
     subject.run(args)
@@ -119,7 +120,7 @@ WILD = [float("nan"), float("inf"), float("-inf")]
 @pytest.mark.parametrize("pool", ["ckv", "kpe"])
 @pytest.mark.parametrize(("window", "place"), [(-1, 97), (20, 76)], ids=["behind", "before-the-window"])
 def test_a_nonfinite_key_reaches_only_the_rows_that_see_it(pool, value, window, place):
-    """Rows 0 to 3 see the first 97 to 100 of 100 keys, with a window of 20 from 76 to 79 on."""
+    """Rows 0 to 3 attend to the first 97 to 100 of 100 keys; with a window of 20, to the keys from 76 to 79 on."""
     subject = emulator.subject(latent(16, 16, 2, q_len=4, window_left=window))
     args = subject.args(6, DrawnLengths(kv=[100, 90]))
     subject.run(args)
@@ -180,8 +181,8 @@ def hold_all(subject):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_would_be_seen(fault):
-    """Negative control, in a copy of the sources."""
+def test_a_planted_fault_is_detected(fault):
+    """Negative control: each fault is planted in a copy of the sources."""
     name, right, wrong = FAULTS[fault]
     subject = emulator.subject(latent(32, 16, 2, q_len=4, window_left=50, kv_split="off"))
     with emulator.edited(name, (right, wrong)), pytest.raises((AssertionError, RuntimeError)):

@@ -1,6 +1,5 @@
-"""The prefill for sm_90a without a GPU: roles, barriers, boxes, swizzles, descriptors and fragments, in the
-kernel's own code.
-"""
+"""The prefill for sm_90a in the emulator: roles, barriers, TMA boxes, swizzles, descriptors and fragments of the kernel's own
+code."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -42,7 +41,7 @@ def ragged(**more):
 
 
 def uneven(group=1, rows=70, kv_rows=300, batch=2, **more):
-    """Head sizes of latent attention before absorption."""
+    """A prefill with the head dimensions of latent attention before absorption."""
     return BatchRaggedPrefillDescriptor(
         batch_size=batch, total_num_rows=rows, total_kv_rows=kv_rows, num_qo_heads=2 * group, num_kv_heads=2, head_dim=192,
         head_dim_vo=128, dtype=more.pop("dtype", "bf16"), causal=more.pop("causal", True), **more,
@@ -132,10 +131,9 @@ def test_it_keeps_its_guarantee(kind):
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("slope", [-1234.567, 1234.567, 3e5, 1.3e8, 1.7e9])
-def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
-    """If the rounding of the linear term would show in an exponent, the term is added to the scores, from which the base is
-    computed.
-    """
+def test_a_linear_term_of_any_slope_keeps_the_error_bound(slope, dtype):
+    """If the rounding of the linear term could change an exponent, the kernel adds the term to the scores, from which it
+    computes the base."""
     steep = paged(dtype=dtype, rows=20, batch=1, kv_split="off", variant=alibi(8))
     subject = emulator.subject(steep)
     for kv in (20, 150):
@@ -149,8 +147,9 @@ def test_a_line_of_any_slope_keeps_the_bound(slope, dtype):
 
 
 @pytest.mark.parametrize("kv_split", ["off", 200])
-def test_a_line_keeps_its_bits_in_any_batch(kv_split):
-    """A row and a tile decide whether a slope is large, and so which of two versions of the softmax computes the weights."""
+def test_a_linear_term_has_the_same_bits_in_any_batch(kv_split):
+    """Each row and tile decides whether its slope is large, and so which of two versions of the softmax computes the
+    weights."""
     subject = emulator.subject(paged(rows=40, batch=3, kv_split=kv_split, variant=alibi(8)))
     assert subject.plan.precision_guarantee.batch_invariant == "composition"
     assert metamorphic.requests_may_come_in_any_order(subject, seed=3) == []
@@ -158,14 +157,14 @@ def test_a_line_keeps_its_bits_in_any_batch(kv_split):
 
 
 @pytest.mark.parametrize("sm_scale", [1e-50, 1e-30, 1e3])
-def test_a_line_beside_a_scale_of_any_size_keeps_the_bound(sm_scale):
+def test_a_linear_term_with_a_scale_of_any_size_keeps_the_bound(sm_scale):
     hold(paged(rows=20, batch=1, variant=alibi(8), sm_scale=sm_scale), seed=3, lengths=inputs.DrawnLengths(q=[20], kv=[150]))
 
 
 @pytest.mark.parametrize(("head_dim", "kv"), [(64, 100), (64, 120), (128, 130), (128, 150)])
-def test_rows_may_see_no_key_of_the_tile_they_begin_with(head_dim, kv):
-    """Keys run from last to first, and a tile of 96 or 128 ends between the positions of the rows: some rows have no base until
-    the next tile. Scores are so low that weights relative to no base would all be zero."""
+def test_rows_without_visible_keys_in_their_first_tile(head_dim, kv):
+    """Keys are processed from last to first, and a tile of 96 or 128 keys ends between the positions of the rows: some rows
+    have no base until the next tile. The scores are so low that weights without a base would all be zero."""
     low = paged(head_dim=head_dim, rows=40, batch=1, kv_split="off", variant=Variant(logits=score - 300.0))
     hold(low, seed=5, lengths=inputs.DrawnLengths(q=[40], kv=[kv]))
 
@@ -173,12 +172,13 @@ def test_rows_may_see_no_key_of_the_tile_they_begin_with(head_dim, kv):
 @pytest.mark.parametrize(
     "kind", [*(pytest.param(k, marks=pytest.mark.heavy) for k in ("paged", "uneven-window-cap")), "page-1"]
 )
-def test_what_is_unused_does_not_matter(kind):
+def test_the_content_of_unused_memory_does_not_change_the_result(kind):
     assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS[kind]), PARTLY) == []
 
 
-def test_those_that_sweep_values_may_be_late():
-    """A stage is not filled again before they have looked, or they would wait for a phase of its barrier that is gone."""
+def test_the_warps_that_check_v_may_be_late():
+    """A stage is not refilled before these warps have checked it; otherwise they would wait for a phase of its barrier that has
+    passed."""
     look = "      ring.wait_full(smem.v_full);\n"
     late = (look, f"      for (int turn = 0; turn < 1000; ++turn) simt::yield();\n{look}")
     with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", late):
@@ -186,7 +186,7 @@ def test_those_that_sweep_values_may_be_late():
 
 
 @pytest.mark.parametrize("pad", [1, 8])
-def test_any_stride_works(pad):
+def test_rows_with_any_stride_give_the_same_bits(pad):
     descriptor = KINDS["paged"]
     subject = emulator.subject(descriptor)
     args = subject.args(4)
@@ -204,8 +204,8 @@ def test_any_stride_works(pad):
 
 
 @pytest.mark.parametrize("names", [("q",), pytest.param(("q", "k", "v", "o"), marks=pytest.mark.heavy)], ids=" ".join)
-def test_threads_copy_heads_of_two_widths(names):
-    """If rows of q are not aligned to 16 bytes, TMA is not used; if rows of K or V are not, threads copy words."""
+def test_threads_copy_unaligned_rows_of_q_k_or_v(names):
+    """If rows of q are not aligned to 16 bytes, the kernel does not use TMA; if rows of K or V are not, threads copy words."""
     subject = emulator.subject(uneven(group=3, rows=60))
     args = subject.args(4)
     subject.run(args)
@@ -218,8 +218,8 @@ def test_threads_copy_heads_of_two_widths(names):
 
 
 @pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_a_nonfinite_value_of_an_uneven_head_reaches_only_the_rows_that_see_it(copied):
-    """copied: by threads, which check what they have copied themselves."""
+def test_a_nonfinite_value_with_narrow_v_changes_only_the_rows_that_attend_to_it(copied):
+    """copied: threads copy V and check the values that they copied."""
     subject = emulator.subject(uneven(rows=40, kv_rows=40, batch=1))
     args = subject.args(6)
     if copied:
@@ -244,8 +244,8 @@ def test_a_nonfinite_value_of_a_second_masked_tile_reaches_only_the_rows_that_se
 
 
 @pytest.mark.heavy
-def test_values_past_the_end_would_be_seen():
-    """Negative control: without the zeroing in a copy of the sources, unused values do matter."""
+def test_missing_zeroing_of_values_past_the_end_is_detected():
+    """Negative control: in a copy of the sources without the zeroing, unused values change the result."""
     swept = ("store_shared_16(at, make_uint4(0, 0, 0, 0));", ";")
     with emulator.edited("kernels/attention/prefill_sm90/tma_load.cuh", swept):
         assert structural.what_is_unused_does_not_matter(emulator.subject(KINDS["paged"]), PARTLY) != []
@@ -255,8 +255,8 @@ def test_values_past_the_end_would_be_seen():
     "kind",
     ["paged", *(pytest.param(k, marks=pytest.mark.heavy) for k in ("page-1", "fixed-split", "uneven-split-sinks", "fp8"))],
 )
-def test_heads_may_take_turns(kind):
-    """One head per turn, from few keys to many in the first turn: as with more keys than L2 holds."""
+def test_several_head_rounds_keep_the_guarantee(kind):
+    """Each head round has one head and begins with the cheapest tiles, as with more keys than L2 can hold."""
     edits = (("kL2 = 32 * 1048576.f", "kL2 = 1.f"), ("kMinRounds = 3", "kMinRounds = 0"))
     with emulator.edited("kernels/attention/prefill_sm90/scheduler.cuh", *edits):
         hold(KINDS[kind], seed=3)

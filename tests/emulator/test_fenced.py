@@ -1,4 +1,5 @@
-"""No byte outside of an operand is read or written: each lies at the last, then at the first bytes that may be accessed."""
+"""No byte outside an operand is read or written: each operand is placed at the end, then at the beginning of
+accessible memory."""
 
 from dataclasses import replace
 
@@ -17,12 +18,12 @@ pytestmark = emulator.needed
 
 
 def append(**way):
-    """Eleven rows: they fill neither the blocks of four warps nor a page."""
+    """An append of eleven rows, which fill neither the CTAs of four warps nor a page."""
     cache = PagedKvCacheDescriptor(num_total_pages=20, page_size=4, num_kv_heads=3, head_dim=64, dtype="bf16", layout="NHD")
     return PagedKvAppendDescriptor(batch_size=3, total_num_rows=11, paged_kv=cache, **way)
 
 
-# These compile longest.
+# The kernels that take longest to compile.
 HEAVY = ("gated_activation-loops@1", "gated_activation-rows@1", "gated_activation-scaled@1")
 HEAVY += tuple(name for name in CHOSEN if name.startswith("grouped_matmul"))
 PROBLEMS = CHOSEN | {"append of odd rows": append(), "append of turned rows": append(rope="half")}
@@ -34,7 +35,7 @@ def between_fences(args, problem, behind):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy if name in HEAVY else ()) for name in PROBLEMS])
-def test_no_byte_outside_is_accessed(name):
+def test_no_byte_outside_the_operands_is_accessed(name):
     subject = emulator.subject(PROBLEMS[name])
     for behind in (True, False):
         call = between_fences(subject.args(3), PROBLEMS[name], behind)

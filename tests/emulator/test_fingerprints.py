@@ -1,4 +1,5 @@
-"""A SKU id keeps its output bits: bits of emulated kernels are recorded, and a change of arithmetic needs a new revision."""
+"""A SKU id determines the output bits: the bits of emulated kernels are recorded, and a change of arithmetic needs a new
+revision."""
 
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ def take(name):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_an_id_keeps_the_bits_on_record(name):
+def test_a_sku_id_has_its_recorded_bits(name):
     facts, found = fingerprints.read(EMULATOR)
     new, here = take(name), fingerprints.host()
     old = next((one for one in found if (one.problem, one.sku) == (new.problem, new.sku)), None)
@@ -42,7 +43,7 @@ def test_an_id_keeps_the_bits_on_record(name):
     assert not (why := wrong(found, new, COMMAND)), why
 
 
-def test_every_implementation_is_on_record_with_its_present_revision():
+def test_every_implementation_is_recorded_with_its_current_revision():
     found = {(one.sku.split("/")[1], one.sku.split("/")[4]) for one in fingerprints.read(EMULATOR)[1]}
     alone = [row for row in catalogue.candidates(Target.parse("sm_90a")) if row.impl not in ("nccl", "peers")]  # not over ranks
     rows = [row for row in alone if row.backend == "cuda"]
@@ -51,8 +52,8 @@ def test_every_implementation_is_on_record_with_its_present_revision():
     assert plans <= found
 
 
-def test_a_change_of_arithmetic_needs_a_new_revision():
-    """A factor of about one ulp of f32 stays within each bound, but changes the bits."""
+def test_a_change_of_arithmetic_without_a_new_revision_is_detected():
+    """A factor that differs from 1 by about one ulp of f32 stays within each bound but changes the bits."""
     _, found = fingerprints.read(EMULATOR)
     with emulator.edited(MERGE, (SUM, "sum[i] += weight * part[j].at(i) * 1.0000002f;")):
         new = take("merge-odd")
@@ -63,13 +64,13 @@ def test_a_change_of_arithmetic_needs_a_new_revision():
         merged(found, [new])
 
 
-def test_a_comment_needs_none():
+def test_a_changed_comment_needs_no_new_revision():
     _, found = fingerprints.read(EMULATOR)
     with emulator.edited(MERGE, (SUM, f"{SUM}  // in the order of the states")):
         assert wrong(found, take("merge-odd"), COMMAND) == ""
 
 
-def test_a_new_revision_and_new_inputs_are_recorded_and_old_revisions_stay():
+def test_new_revisions_and_inputs_are_recorded_and_old_revisions_are_kept():
     revised = replace(OLD, sku=OLD.sku.replace("@1", "@2"), bits="other")
     assert "no fingerprint of" in wrong([OLD], revised, COMMAND)
     assert merged([OLD], [revised]) == [OLD, revised]
@@ -78,7 +79,7 @@ def test_a_new_revision_and_new_inputs_are_recorded_and_old_revisions_stay():
     assert merged([OLD], [redrawn]) == [redrawn]
 
 
-def test_a_record_keeps_the_bits_of_an_id(tmp_path, monkeypatch):
+def test_recording_gpu_bits_keeps_the_emulator_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(fingerprints, "FILE", tmp_path / "fingerprints.json")
     fingerprints.write(EMULATOR, {"torch": "2"}, [OLD])
     fingerprints.write("a GPU", {"torch": "3"}, [])
@@ -89,5 +90,5 @@ def test_a_record_keeps_the_bits_of_an_id(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-def test_the_place_of_a_revision_is_known(impl):
+def test_the_source_of_each_revision_is_known(impl):
     assert fingerprints.places(impl)

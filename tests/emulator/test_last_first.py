@@ -1,4 +1,5 @@
-"""Kernels give the same results if their last warps run first, each as far as possible: a missing barrier shows."""
+"""Kernels give the same results if their last warps run first, each as far as possible, so that a missing barrier is
+detected."""
 
 import pytest
 

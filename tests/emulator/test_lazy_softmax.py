@@ -1,4 +1,5 @@
-"""How often the kernel searches for a new base, which no result shows: the prefill's own code, with a header that counts."""
+"""The number of times that the kernel searches for a new base, which the results do not show. The test compiles the prefill's
+own code with a header that counts."""
 
 import ctypes
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from tests import emulator
 pytestmark = emulator.needed
 
 HEADERS = {"bf16": "kernels/attention/lazy_softmax.cuh", "f8_e4m3": "kernels/attention/lazy_softmax_fp8.cuh"}
-# Both define `update_base`, with different arguments.
+# Both headers define `update_base`, with different arguments.
 COUNTS = """#pragma once
 #define update_base update_base_uncounted
 #include "{header}"
@@ -32,7 +33,7 @@ ROWS, TILES = 32, 13
 
 @pytest.fixture
 def counted(monkeypatch, dtype):
-    """How often each warp searched for bases."""
+    """The number of searches for a base by each warp."""
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *_: None)
     header = HEADERS[dtype]
     with emulator.instead_of(header, COUNTS.format(header=emulator.ROOT / header)):
@@ -42,9 +43,9 @@ def counted(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
-def test_a_row_that_begins_with_one_low_score_is_not_in_doubt_for_ever(counted, dtype):
-    """The first row sees one key of its first tile, and nearly all other keys have larger weights: about 2^3.5 times as large,
-    at most 2^8. If the base stayed there, each tile would be computed twice."""
+def test_a_row_with_a_low_first_score_changes_its_base_once(counted, dtype):
+    """The first row attends to one key of its first tile, and nearly all other keys have larger weights: about 2^3.5 times as
+    large, at most 2^8. If the base did not change, each tile would be computed twice."""
     kv = (TILES - 1) * 128 + ROWS
     whole = {"q_dtype": dtype, "o_dtype": "bf16"} if dtype != "bf16" else {}
     head_dim = 128 if dtype != "bf16" else 64

@@ -1,4 +1,5 @@
-"""Accesses to shared memory that no barrier orders (order.h): in small kernels (order_pieces.cc), and in ours."""
+"""Accesses to shared memory that no barrier orders (order.h), in small kernels (order_pieces.cc) and in the kernels of the
+package."""
 
 import ctypes
 
@@ -33,18 +34,18 @@ def runs(name, monkeypatch, watched):
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_what_a_barrier_orders_is_no_race(name, monkeypatch):
+def test_accesses_that_a_barrier_orders_are_no_race(name, monkeypatch):
     assert runs(name, monkeypatch, "1")
 
 
 @pytest.mark.parametrize("name", RACES)
-def test_what_nothing_orders_is_a_race(name, monkeypatch):
+def test_unordered_accesses_are_a_race(name, monkeypatch):
     assert runs(name, monkeypatch, ""), "it ends, so only the race fails it"
     assert not runs(name, monkeypatch, "1")
 
 
 BLOCK = Scaling(kind="block")
-# Steps of k go around each ring more than once.
+# The loops over k go around each ring more than once.
 KERNELS = {
     "blocks": MatmulDescriptor(total_num_rows=7, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
     "odd rows": GroupedMatmulDescriptor(groups=2, total_num_rows=20, n=40, k=2600, dtype="f8_e4m3", scaling=BLOCK),
@@ -57,7 +58,7 @@ KERNELS |= {name: matrix.matrix()[name] for name in ATTENTION}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy if name in ATTENTION else ()) for name in KERNELS])
-def test_kernels_have_no_race(name):
+def test_the_kernels_of_the_package_have_no_race(name):
     subject = emulator.subject(KERNELS[name])
     with emulator.watching(), any_assembler():
         subject.run(subject.args(1))

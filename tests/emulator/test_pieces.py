@@ -1,4 +1,4 @@
-"""Batches whose lengths need each way of distributing pieces, on a GPU of few SMs so that work units are split."""
+"""Batches whose lengths need each way of distributing pieces, on a GPU with few SMs, so that work units are split."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = emulator.needed
 
 SMALL = Target("sm_80", 4, 166912)
 
-# Lengths of a batch, and the number of splits of its longest unit, on four SMs with three blocks each.
+# The lengths of a batch, and the number of splits of its longest unit, on four SMs with three resident CTAs each.
 BATCHES = {
     "equal, at once": ([900], 6),
     "equal, with a tail": ([640] * 7, 1),
@@ -28,7 +28,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_every_request_has_its_result(name):
+def test_every_request_is_within_the_bound(name):
     lengths, parts = BATCHES[name]
     pages = sum(-(-n // 16) for n in lengths) + 1
     cache = PagedKvCacheDescriptor(num_total_pages=pages, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="HND")

@@ -17,12 +17,12 @@ DRAWS = {
     one.op: one for one in examples() if one.op in ("adjust_logits", "sample", "topk", "verify_drafts") and poison.counted(one)
 }
 COUNTED = {name: problem for name, problem in CHOSEN.items() if poison.counted(problem)} | DRAWS
-# Kernels of pages and masks move bits; their values have no effect.
+# Kernels that append pages or pack masks only move bits, so the values have no effect.
 MOVES = ("paged_kv_append", "pack_mask")
 
 
 def wrong(subject, problem, calls):
-    """Names of calls with a wrong result, or that ended the process."""
+    """The names of calls whose result is wrong or that ended the process."""
     sku, found = subject.plan.sku, {}
     for name, args in calls:
         before = poison.left_alone(problem, name.partition("=")[0], args)

@@ -1,4 +1,5 @@
-"""Batches in which a few rows see far more keys than the others: tiles are split into shares on a GPU of few SMs."""
+"""Batches in which a few rows attend to far more keys than the others, so that tiles are split into parts on a GPU with few
+SMs."""
 
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ pytestmark = emulator.needed
 
 @pytest.fixture(autouse=True)
 def _small_bounds():
-    """Any assembler is accepted, and tiles are split at lengths short enough for the emulator."""
+    """Accepts any assembler, and splits tiles at lengths that are short enough for the emulator."""
     with (
         patch("opfacade.backends.cuda.ptxas.release", return_value=None),
         patch.object(attention_prefill_pieces, "may_cut", lambda *_: True),
@@ -44,12 +45,12 @@ def subject_of(q, kv, sms=4, page_size=16, group=4, ragged=False, **more):
     return subject
 
 
-# Rows and keys of a batch, the SMs that share it, and what else is special.
+# The rows and keys of a batch, the number of SMs, and special fields.
 BATCHES = {
     "one long row": ([1, 20, 7], [2600, 20, 7], 4, {}),
     "all alike": ([40, 40, 40, 40], [600, 600, 600, 600], 4, {}),
     "nothing but parts": ([1, 1], [1500, 1300], 7, {}),
-    # The last share begins in the next-to-last tile, which begins 100 keys before that share.
+    # The last share begins in the next-to-last tile, 100 keys after the tile begins.
     "a tile begins where a share ends": ([1, 1], [1060, 1060], 5, {}),
     "long and empty": ([1, 0, 5], [1500, 900, 0], 4, {}),
     "one key": ([1, 1, 1], [1, 1500, 1], 4, {}),
@@ -61,14 +62,15 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_every_row_has_its_result(name):
-    """Runs twice with differently filled outputs: the previous content of the workspace does not affect the next launch."""
+def test_every_row_is_within_the_bound(name):
+    """Each call runs twice with differently filled outputs: the previous content of the workspace does not change the next
+    launch."""
     q, kv, sms, more = BATCHES[name]
     hold(subject_of(q, kv, sms, **more), 1, inputs.DrawnLengths(q=q, kv=kv))
 
 
-def test_bits_do_not_depend_on_which_block_ends_last(monkeypatch):
-    """Parts are merged in order, by the last block to arrive. Counters start from the content of the workspace."""
+def test_the_bits_do_not_depend_on_which_cta_ends_last(monkeypatch):
+    """The CTA that arrives last merges the parts in their order. The counters start from the content of the workspace."""
     q, kv, sms, _ = BATCHES["nothing but parts"]
     subject = subject_of(q, kv, sms)
     args, workspace, found = subject.args(1, inputs.DrawnLengths(q=q, kv=kv)), subject.workspace(), []
@@ -76,5 +78,6 @@ def test_bits_do_not_depend_on_which_block_ends_last(monkeypatch):
         monkeypatch.setenv("SIMT_BACKWARDS", backwards)
         args.o.fill_(float("nan"))
         subject.run(args, workspace)
-        found.append(torch.cat([bits(args.o).flatten().int(), bits(args.lse).flatten().int()]))  # o hides f32 differences
+        # lse is included, because o hides f32 differences
+        found.append(torch.cat([bits(args.o).flatten().int(), bits(args.lse).flatten().int()]))
     assert all(torch.equal(found[0], other) for other in found[1:])

@@ -1,4 +1,5 @@
-"""Several clusters share a work unit: right for every length, any content of the workspace, and whichever cluster is last."""
+"""Several clusters share a work unit: the result is right for every length, any content of the workspace, and any order of
+clusters."""
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.support.assert_guarantee import hold
 pytestmark = emulator.needed
 
 TEAMS = ("teams=2", "cluster=2,teams=8")
-# Lengths of one request: no key, one, around the edges of a tile, fewer tiles than clusters and than blocks, uneven shares.
+# The lengths of one request: 0, 1, near the size of a tile, fewer tiles than clusters or than CTAs, and uneven shares.
 LENGTHS = (0, 1, 63, 64, 65, 129, 447, 1025, 1599)
 
 
@@ -35,7 +36,7 @@ CASES = {
     ),
     "group 3, 128, fp8": decode(3, **FP8, kv_scale="head"),
 }
-FIRST = {TEAMS[0]: list(CASES)[:2], TEAMS[1]: list(CASES)[2:4]}  # each case once, and each split mode with two
+FIRST = {TEAMS[0]: list(CASES)[:2], TEAMS[1]: list(CASES)[2:4]}  # each case once, and two cases for each split mode
 HEAVY = pytest.mark.heavy
 ALL = [name if name in FIRST[TEAMS[1]] else pytest.param(name, marks=HEAVY) for name in CASES]
 PAIRS = [
@@ -55,7 +56,7 @@ def subject(name, teams=TEAMS[0]):
 
 
 @pytest.mark.parametrize(("teams", "name"), PAIRS)
-def test_teams_keep_the_guarantee_at_any_length(name, teams):
+def test_teams_keep_the_error_bound_at_any_length(name, teams):
     descriptor = CASES[name]
     for seed, length in enumerate(LENGTHS):
         room = descriptor.kv_token_bound - 2 * descriptor.paged_kv.page_size
@@ -68,7 +69,7 @@ def test_every_key_is_visited_once(name):
 
 
 def outputs(tried, workspace, seed=4, lengths=None):
-    """All of o and lse."""
+    """o and lse as one tensor."""
     args = tried.args(seed, lengths)
     args.o.fill_(float("nan"))
     args.lse.fill_(float("nan"))
@@ -77,7 +78,7 @@ def outputs(tried, workspace, seed=4, lengths=None):
 
 
 @pytest.mark.parametrize("teams", TEAMS)
-def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
+def test_the_workspace_may_have_any_content_and_can_be_reused(teams):
     size = subject("group 4", teams).plan.workspace_size
     assert size > 0
     noise = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
@@ -88,9 +89,9 @@ def test_a_workspace_may_hold_anything_and_is_good_for_the_next_call(teams):
 
 
 @pytest.mark.parametrize(("teams", "dim"), DIMS)
-def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
-    """The emulator runs clusters one after the other: here from the last to the first, and in each the last warps first. lse
-    shows most errors, being f32."""
+def test_the_bits_do_not_depend_on_which_cluster_or_warp_is_last(teams, dim, monkeypatch):
+    """The emulator runs clusters one after the other: in this test from the last to the first, and in each cluster the last
+    warps first. Most errors change lse, which is f32."""
     tried = emulator.subject(decode(16, dim, "f16", batch=3), config=teams)
     every_team = inputs.DrawnLengths(kv=[1024, 500, 60])
     forwards = [outputs(tried, None, seed, every_team) for seed in range(3)]
@@ -100,12 +101,12 @@ def test_no_bit_depends_on_which_team_or_warp_is_last(teams, dim, monkeypatch):
 
 
 @pytest.mark.parametrize("teams", TEAMS)
-def test_every_team_has_keys_of_a_long_request(teams):
-    """Without this test, the result would be right but later."""
+def test_every_cluster_gets_keys_of_a_long_request(teams):
+    """If a cluster had no keys, the result would be right, but the kernel slower."""
     tried = subject("group 4", teams)
     workspace = torch.zeros(tried.plan.workspace_size, dtype=torch.uint8)
-    outputs(tried, workspace, 1, inputs.DrawnLengths(kv=[1024, 0]))  # a tile for each of sixteen blocks
-    slots = 2 * 2 * dict(tried.plan.sku.spec)["teams"]  # of as many rows each, after everything else
+    outputs(tried, workspace, 1, inputs.DrawnLengths(kv=[1024, 0]))  # one tile for each of sixteen CTAs
+    slots = 2 * 2 * dict(tried.plan.sku.spec)["teams"]  # slots with equally many rows each, after all other data
     lse = workspace[-4 * 4 * slots :].view(torch.float32)
     assert lse[: 4 * slots // 2].isfinite().all()
     assert torch.equal(lse[4 * slots // 2 :], torch.full((4 * slots // 2,), -float("inf")))

@@ -1,4 +1,4 @@
-"""The parts of kernels/tile alone, in small kernels (tile.cc): inputs are small integers, so products are exact."""
+"""The parts of kernels/tile, tested alone in small kernels (tile.cc). The inputs are small integers, so products are exact."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_a_product_with_elements_of_k_in_groups_of_lines():
 
 @pytest.mark.parametrize("chunks", [4, 8, 16])
 def test_products_of_swizzled_rows(chunks):
-    """Row by row the lanes hold s = a * b^T, of which `out` has the first eight columns; s is then the A operand of s * b."""
+    """The lanes have s = a * b^T, of which `out` contains the first eight columns; s is then the A operand of s * b."""
     a, b = drawn(16, 8 * chunks, high=2), drawn(16, 8 * chunks, seed=1, high=2)
     out = found(f"matrices_{chunks}", 256 + 128 * chunks, a, b)
     assert torch.equal(out[:256].view(16, 16), a @ b.T)
@@ -38,7 +38,8 @@ def test_products_of_swizzled_rows(chunks):
 
 
 def test_addresses_of_swizzled_chunks():
-    """A row has its own chunks, eight rows at one chunk are in different groups of banks, and a panel has eight chunks."""
+    """Each chunk of a row has its own address, the same chunk of eight rows is in different groups of banks, and a panel row
+    has eight chunks."""
     four, eight, sixteen, panel = found("addresses", 2048).int().view(4, 64, 8)
     for places, width in ((four[:, :4], 4), (eight, 8), (sixteen, 16)):
         rows = torch.arange(64, dtype=torch.int32)[:, None] * width * 16

@@ -13,7 +13,7 @@ from opfacade.select.registry import examples
 from tests import emulator
 from tests.support import unaligned
 
-# These load tiles by copies whose addresses the emulator checks in every test.
+# The emulator checks the addresses of the copies of these ops in every test.
 TILES = ("paged_prefill", "paged_decode", "ragged_prefill", "mla_decode", "matmul")
 SM_90A = Target.parse("sm_90a")
 
@@ -26,14 +26,14 @@ def kernel_of(problem):
 
 
 def is_odd(problem):
-    """Whether no vector size divides the heads of a rotation."""
+    """True if no vector size divides the heads of a rotation."""
     if problem.op == "rotary":
         return problem.head_dim % 8 != 0
     return problem.op == "qkv_prepare" and problem.paged_kv.head_dim % 8 != 0
 
 
 def chosen():
-    """The smallest problem of each kernel of an op whose rows can be read by vectors, with separate outputs if possible."""
+    """The smallest problem of each kernel of an op that can read rows by vectors, with separate outputs if possible."""
     least = {}
     for problem in examples():
         impl = None if problem.op in TILES else kernel_of(problem)
@@ -47,7 +47,7 @@ CHOSEN = chosen()
 
 
 def judged(subject, problem):
-    """Result of the call with each operand moved, if it failed."""
+    """The wrong results of calls with one moved operand each, by operand name."""
     found = {}
     for name, args in unaligned.calls(problem, 5):
         if args is not None:

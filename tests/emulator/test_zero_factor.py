@@ -1,5 +1,5 @@
-"""A factor of K that is 0, as for a head of zeros that was quantised by its maximum, or a tiny scale: equal weights, and no
-NaN."""
+"""A factor of K that is 0, as for a head of zeros that was quantised by its maximum, or a tiny scale, gives equal weights and
+no NaN."""
 
 from unittest.mock import patch
 
@@ -23,7 +23,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("factor", [0.0, 1e-44], ids=["zero", "hardly anything"])
-def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
+def test_a_zero_factor_of_k_gives_equal_weights(kind, factor):
     arch, head_dim, more = KINDS[kind]
     impl, _, _ = kind.partition(",")
     cache = PagedKvCacheDescriptor(
@@ -34,7 +34,7 @@ def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
         descriptor, lengths = BatchPagedDecodeDescriptor(**shape), inputs.DrawnLengths(kv=[150])
     else:
         descriptor = BatchPagedPrefillDescriptor(total_num_rows=40, causal=True, **shape)
-        lengths = inputs.DrawnLengths(q=[40], kv=[150])  # rows begin with a tile in which some rows see no key
+        lengths = inputs.DrawnLengths(q=[40], kv=[150])  # rows begin with a tile whose keys are invisible to some rows
     with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
         subject = emulator.subject(descriptor, arch=arch)
         assert subject.plan.sku.impl == impl
@@ -48,7 +48,7 @@ def test_a_factor_of_nothing_leaves_equal_weights(kind, factor):
 
 @pytest.mark.parametrize("sm_scale", [1e-50, -1e-50])
 @pytest.mark.parametrize(("impl", "arch"), [("wgmma_tile", "sm_90a"), ("mma_tile", "sm_89"), ("split_kv", "sm_89")])
-def test_a_scale_of_hardly_anything_leaves_equal_weights(impl, arch, sm_scale):
+def test_a_tiny_scale_gives_equal_weights(impl, arch, sm_scale):
     cache = PagedKvCacheDescriptor(num_total_pages=20, page_size=16, num_kv_heads=2, head_dim=64, dtype="bf16", layout="NHD")
     shape = {"batch_size": 1, "num_qo_heads": 8, "paged_kv": cache, "sm_scale": sm_scale, "allow_unusual_scale": True}
     if impl == "split_kv":

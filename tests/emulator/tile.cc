@@ -1,4 +1,5 @@
-// Small kernels of the parts in kernels/tile. Each takes its parameters and writes what its threads hold or compute to `out`.
+// Small kernels that use the parts of kernels/tile. Each takes its parameters and writes what its threads have or compute to
+// `out`.
 #include "tests/emulator/simt.h"
 #include "kernels/tile/column.cuh"
 #include "kernels/tile/fragment.cuh"
@@ -11,9 +12,9 @@ struct Params {
   float* out;
   const float *a, *b;
 };
-constexpr int kA = 0, kB = 1 << 15;  // shared addresses of both operands
+constexpr int kA = 0, kB = 1 << 15;  // shared addresses of the two operands
 
-// Stores a row-major matrix as bf16; place(row, chunk) is where a chunk goes.
+// Stores a row-major matrix as bf16; place(row, chunk) is the address of a chunk.
 template <class Place>
 static void stage(uint32_t to, const float* from, int rows, int columns, Place place) {
   for (int i = threadIdx.x; i < rows * columns; i += blockDim.x) {
@@ -89,7 +90,7 @@ static void matrices(const void* params) {
   }
 }
 
-// For 64 rows and 8 chunks: addresses in rows of 4, 8 and 16 chunks, and in a panel.
+// For 64 rows and 8 chunks: the addresses in rows of 4, 8 and 16 chunks, and in a panel.
 static void addresses(const void* params) {
   float* out = static_cast<const Params*>(params)->out;
   for (int i = threadIdx.x; i < 512; i += blockDim.x) {
@@ -99,7 +100,7 @@ static void addresses(const void* params) {
   }
 }
 
-// Thread and element of each of 64 columns; then whether each thread is the first of its row.
+// The thread and the element of each of 64 columns, then whether each thread is the first of its row.
 static void holders(const void* params) {
   float* out = static_cast<const Params*>(params)->out;
   for (int column = threadIdx.x; column < 64; column += blockDim.x)
@@ -122,14 +123,14 @@ static void exchanges(const void* params) {
   for (int i = 0; i < 4; ++i) out[160 + threadIdx.x * 4 + i] = word[i];
 }
 
-// Sums and maxima of the lanes that have equal columns.
+// The sums and maxima over the lanes that have the same columns.
 static void columns(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   if (threadIdx.x >= 32) return;
   p.out[threadIdx.x] = column_sum(p.a[threadIdx.x]), p.out[32 + threadIdx.x] = column_max(p.a[threadIdx.x]);
 }
 
-// a [128, 128] of bytes, transposed by four warps; out: rows as they are in shared memory without the swizzle.
+// A [128, 128] byte matrix, transposed by four warps; out contains the rows as they are in shared memory, without the swizzle.
 static void bytes(const void* params) {
   const Params& p = *static_cast<const Params*>(params);
   for (int i = threadIdx.x; i < 128 * 128; i += blockDim.x)

@@ -1,4 +1,4 @@
-// Unaligned vectors, read from memory of exactly their size: the address sanitizer ends the program if a byte outside is read.
+// Reads unaligned vectors from memory of exactly their size: the address sanitizer ends the program if a byte outside is read.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +30,7 @@ int wrong_of(int elements, int before) {
       for (int i = 0; i < count; ++i) wrong += found.bits(i) != base[at + i];
     }
   }
-  // Some elements of a vector that may begin before the first element.
+  // Reads some elements of a vector that may begin before the first element.
   for (int at = 1 - kCount; at < elements; ++at) {
     for (int from = at < 0 ? -at : 0; from < kCount; ++from) {
       for (int to = from; to <= kCount && at + to <= elements; ++to) {
@@ -40,14 +40,14 @@ int wrong_of(int elements, int before) {
       }
     }
   }
-  // Far from both ends every vector can be loaded this way.
+  // Far from both ends, every vector can be loaded in this way.
   for (int at = 16; at + 32 <= elements; ++at) wrong += Vector::touches_outside(base, at, elements, kCount);
   __asan_unpoison_memory_region(memory, beside);
   free(memory);
   return wrong;
 }
 
-// A whole vector that is aligned, in memory of its very size: loaded, and stored to other memory of that size.
+// Loads a whole aligned vector from memory of exactly its size, and stores it to other memory of that size.
 template <class T, int kCount>
 int wrong_whole() {
   using Vector = Pack<T, kCount>;

@@ -1,4 +1,4 @@
-"""No part of a bundle is published if any member differs from its manifest. These tests need no compiler."""
+"""No entry of a bundle is published if any member differs from its manifest. These tests need no compiler."""
 
 import io
 import json
@@ -16,7 +16,7 @@ KEY, OTHER = KEYS[0], KEYS[1]
 
 @pytest.fixture
 def contents(tmp_path):
-    """(name, bytes) of every member of a valid bundle with one entry, the manifest first."""
+    """(name, bytes) of every member of a valid bundle with one entry; the manifest is the first member."""
     tmp_path.chmod(0o700)
     place = Store(tmp_path / "here")
     published(place, KEY)
@@ -26,7 +26,7 @@ def contents(tmp_path):
 
 
 def packed(path, members, **kinds):
-    """A tar of these members; kinds: types of some members, by the last part of their names."""
+    """A tar of these members. `kinds` contains types of some members, by the last part of their names."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in members:
             info = tarfile.TarInfo(name)
@@ -58,7 +58,7 @@ def test_the_same_members_are_a_sound_bundle(contents, tmp_path):
 )
 @pytest.mark.parametrize("name", ["kernel", "meta", "manifest"])
 def test_a_member_that_is_no_regular_file_is_refused(contents, tmp_path, name, kind):
-    """Size, digest and checksum are right; only the member type is wrong."""
+    """The size, digest and checksum are right; only the member type is wrong."""
     assert refused(tmp_path, packed(tmp_path / "b.tar", contents, **{name: kind}))
 
 
@@ -148,7 +148,7 @@ def test_an_entry_that_is_not_whole_is_refused_though_its_digests_are_right(cont
 def test_a_header_with_a_wrong_sum_is_refused(contents, tmp_path):
     path = packed(tmp_path / "b.tar", contents)
     data = bytearray(path.read_bytes())
-    data[100] ^= 1  # the mode, which no other check reads
+    data[100] ^= 1  # the mode field, which no other check reads
     path.write_bytes(data)
     assert refused(tmp_path, path, "header is damaged")
 
@@ -162,7 +162,7 @@ def test_a_file_that_ends_without_an_end_is_refused(contents, tmp_path):
 
 
 def test_a_file_that_only_the_manifest_has_is_missing(contents, tmp_path):
-    """Library and record exist, so the entry alone would pass."""
+    """The library and the record exist, so a check of the entry alone would pass."""
 
     def change(told):
         told["entries"][KEY]["build.log"] = bundle._digest(b"log")

@@ -94,7 +94,7 @@ def test_a_lock_that_is_held_ends_in_a_timeout(cache_dir):
 def test_a_lock_file_that_was_replaced_is_taken_again(cache_dir):
     path = cache.root() / "locks/k.lock"
     with cache.lock("k", 1):
-        path.unlink()  # as clearing the cache would
+        path.unlink()  # as clearing the cache does
         with cache.lock("k", 1):
             assert path.exists()
     assert path.exists()

@@ -1,4 +1,4 @@
-"""A bundle brings complete and unchanged kernels to a machine without compilers, or nothing."""
+"""A bundle brings complete and unchanged kernels to a machine without a compiler, or nothing at all."""
 
 import io
 import json
@@ -24,7 +24,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def packed(toolkit, tiny_built, tmp_path):
-    """A bundle with one entry, and a new empty cache."""
+    """A bundle with one entry, and an empty cache."""
     bundle.export(cache.shared(), tmp_path / "b.tar")
     shutil.rmtree(cache.root() / "obj")
     shutil.rmtree(cache.root() / "by-source")
@@ -90,7 +90,7 @@ print("ran")
 
 
 def without_network():
-    """The command prefix that disables the network; empty if this machine does not permit it."""
+    """The command prefix that disables the network, or an empty list if this machine does not permit it."""
     words = [shutil.which("unshare") or "", "-n"]
     return words if words[0] and subprocess.run([*words, "true"], capture_output=True).returncode == 0 else []
 
@@ -106,7 +106,7 @@ def test_a_machine_without_compiler_and_network_runs_what_another_built(built, t
 
 
 def rewrite(path, change):
-    """The bundle with its members changed: `change({name: (TarInfo, bytes)})` edits the dict."""
+    """Rewrites the bundle with changed members; `change({name: (TarInfo, bytes)})` edits the dict."""
     with tarfile.open(path) as tar:
         members = {m.name: (m, tar.extractfile(m).read()) for m in tar}
     members = change(members) or members
@@ -183,7 +183,7 @@ def huge(told):
 
 
 def other_key(members):
-    """Everything agrees, but the entry is stored under another key."""
+    """Manifest, record and bytes agree, but the entry is stored under another key."""
     info, data = members["manifest.json"]
     told = json.loads(data)
     ((key, own),) = told["entries"].items()
@@ -216,7 +216,7 @@ def test_a_bundle_that_is_not_as_it_says_brings_nothing(packed, how, tmp_path):
 
 
 def block(kind, size, data=b"", name="x", pad=True):
-    """A header as an attacker might write it, with checksum, and the data after it."""
+    """A header as an attacker may write it, with a right checksum, and the data after it."""
     info = tarfile.TarInfo(name)
     raw = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
     raw[124:136], raw[156:157] = size, kind
@@ -276,7 +276,8 @@ def test_what_is_no_regular_file_is_no_bundle(toolkit, tmp_path, make):
 
 
 def test_random_damage_is_an_unsound_bundle_or_changes_nothing(packed):
-    """Changed bytes, lost and repeated blocks, swapped numbers in headers: only typed errors, with the expected code."""
+    """The damage changes bytes, loses or repeats blocks, or swaps numbers in headers. Every error must be typed, with the
+    expected code."""
     whole, key = packed.read_bytes(), jit.key(TINY)
     with tarfile.open(packed) as tar:
         library = tar.extractfile(next(name for name in tar.getnames() if name.endswith(".so"))).read()
@@ -314,7 +315,7 @@ def damaged(rng, whole):
             data[at:at] = data[at : at + 512]
         else:
             del data[at + rng.randrange(512) :]
-        if rng.random() < 0.7 and len(data) >= at + 512:  # an attacker makes the checksum right
+        if rng.random() < 0.7 and len(data) >= at + 512:  # an attacker also corrects the checksum
             data[at + 148 : at + 156] = b" " * 8
             data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
     return bytes(data)

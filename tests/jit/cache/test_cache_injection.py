@@ -25,7 +25,7 @@ PLACES = {
     "parameter": lambda text: {"params": (("n", text),)},
     "parameter name": lambda text: {"params": ((text, 1),)},
 }
-# A long or unusual word stays one word, and is a file name only among our templates.
+# A long or unusual word stays one word, and is used as a file name only to find a template of the package.
 HARMLESS = {
     ("template", "x" * 300),
     ("parameter", "x" * 300),
@@ -34,7 +34,7 @@ HARMLESS = {
     ("parameter name", "CON"),
     ("flag", "-rf"),
 }
-# Values of a flag: letters, digits and -_=.,+ create no second word, no path and no shell syntax.
+# Values of flags that consist of letters, digits and -_=.,+ create no second word, no path and no shell syntax.
 HARMLESS |= {("end of a flag", text) for text in CORPUS if all(c.isascii() and (c.isalnum() or c in "-_=.,+") for c in text)}
 
 
@@ -58,7 +58,7 @@ def test_what_is_taken_for_text_is_never_another_type(place):
 
 
 def strings(node, path=()):
-    """The path of every string in nested JSON."""
+    """The paths of all strings in nested JSON."""
     if isinstance(node, str):
         yield path
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
@@ -92,7 +92,7 @@ def test_a_descriptor_refuses_every_injection_in_every_string(op):
     for plain, path in FIELDS[op]:
         for text in CORPUS:
             if path[0] in ("variant", "outputs") and path[-1] == "name" and text == "CON":
-                continue  # the name of a parameter or an output: an ordinary word, in no file name and no source
+                continue  # a name of a parameter or an output is an ordinary word and occurs in no file name and no source
             with pytest.raises(errors.OpfacadeError):
                 load_descriptor(json.dumps(replaced(plain, path, text)))
 
@@ -106,7 +106,7 @@ def test_a_descriptor_carries_no_code(descriptor, field):
 
 
 def test_a_value_is_never_a_template(tmp_path):
-    """Even if it bypasses the check of JitSpec, a value is printed, not rendered."""
+    """Even a value that bypasses the checks of JitSpec is printed, not rendered."""
     (tmp_path / "csrc").mkdir()
     for kind in ("cu", "cc"):
         (tmp_path / f"csrc/t.{kind}.jinja").write_text("int x = {{ n }};\n")

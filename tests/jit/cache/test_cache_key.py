@@ -1,4 +1,4 @@
-"""A key contains everything that a binary depends on, and nothing else."""
+"""A key depends on everything that determines a binary, and on nothing else."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from tests.jit.conftest import TINY
 
 
 def touch_back(path):
-    """As an archive or a clock may set it: older than everything else."""
+    """Sets an old modification time, as an archive or a wrong clock may do."""
     os.utime(path, (981_173_106, 981_173_106))
 
 

@@ -1,4 +1,4 @@
-// Shadows csrc/common/launch.h: a launch runs the kernel on the host, by the same symbol.
+// Shadows csrc/common/launch.h: a launch runs the kernel of the same symbol on the host.
 #pragma once
 #include <dlfcn.h>
 
@@ -21,9 +21,10 @@ struct Launch {
   int64_t shared_bytes = 0;
 };
 
-inline int sm_count(int) { return 3; }  // few, so that a block takes more than one piece of work
+inline int sm_count(int) { return 3; }  // only a few SMs, so that a CTA takes more than one work item
 
-// Compiles a kernel that this library lacks, or returns the reason why it cannot; the library's owner sets it (lazy.py).
+// Compiles a kernel that this library does not have, or returns the reason why it cannot; the owner of the library sets the
+// function (lazy.py).
 struct Found {
   void* kernel;
   void* launch;
@@ -50,7 +51,8 @@ class Kernel {
  public:
   explicit Kernel(const char* name) : name_(name) {}
 
-  static int64_t clusters_at_once(int, const Launch&) { return 2; }  // few, so that rows take more than one round
+  // only a few clusters, so that rows take more than one round
+  static int64_t clusters_at_once(int, const Launch&) { return 2; }
 
   template <class Params>
   void launch(DLDevice, const Launch& launch, const Params& params) {

@@ -1,4 +1,4 @@
-// Shadows csrc/common/tensor_map.h: a map stores the shape itself.
+// Shadows csrc/common/tensor_map.h: a tensor map stores the shape and the strides themselves.
 #pragma once
 #include <stdint.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/cluster.cuh. Bits 24 and up of a shared address: rank + 1, or 0 for the block itself.
+// Shadows kernels/ptx/cluster.cuh. Bits 24 and up of a shared address are rank + 1, or 0 for the CTA itself.
 #pragma once
 #include "kernels/ptx/cluster_barrier.cuh"
 #include "tests/emulator/simt.h"

@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/cp_async.cuh. A copy is executed when its group is waited for, not earlier.
+// Shadows kernels/ptx/cp_async.cuh. A copy is executed when a thread waits for its group, not earlier.
 #pragma once
 #include "tests/emulator/simt.h"
 

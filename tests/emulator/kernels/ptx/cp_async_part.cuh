@@ -1,4 +1,5 @@
-// Shadows kernels/ptx/cp_async_part.cuh. A copy is executed when its group is waited for; its source is read earlier.
+// Shadows kernels/ptx/cp_async_part.cuh. The source of a copy is read at its issue; the copy is executed when a thread waits
+// for its group.
 #pragma once
 #include <array>
 #include <deque>

@@ -31,7 +31,7 @@ inline float max_nan(float a, float b) {
 }
 inline float min_nan(float a, float b) { return -max_nan(-a, -b); }
 
-// One unit off, so that a missing correction to nearest shows.
+// One unit in the last place too large, so that a missing correction to the nearest number is detected.
 inline float off(float a) { return std::isfinite(a) && a != 0 ? std::nextafter(a, INFINITY) : a; }
 inline float quotient_full(float a, float b) { return off(a / b); }
 inline float quotient_plain(float a, float b) { return quotient_full(a, b); }

@@ -50,7 +50,7 @@ inline void push_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t fl
 
 inline void tell_flagged(uint4* to, uint32_t first, uint32_t second, uint32_t flag) {
   push_flagged(to, first, second, flag);
-  const timespec pause{0, 200000};  // a peer that sees the flag too early reads in between
+  const timespec pause{0, 200000};  // gives a peer that sees the flag too early the time to read in between
   nanosleep(&pause, nullptr);
 }
 
@@ -74,7 +74,7 @@ inline void forget_flagged(uint4* line) { *line = make_uint4(0, 0, 0, 0); }
 
 inline void add_counter(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
-// Words of a packet come one after the other.
+// The words of a packet arrive one after the other.
 template <int kWords>
 inline void push_words(uint32_t* to, const uint32_t (&word)[kWords]) {
   for (int i = 0; i < kWords; ++i) __atomic_store_n(to + i, word[i], __ATOMIC_RELAXED);

@@ -50,7 +50,7 @@ inline uint8_t fp8_of(float x, int mantissa_bits, int bias, float most) {
   const float size = std::min(std::fabs(x), most);
   if (size == 0.f) return sign;
   const int exponent = std::max(std::ilogb(size), 1 - bias), step = exponent - mantissa_bits;
-  int steps = static_cast<int>(std::nearbyint(std::ldexp(size, -step)));  // in units of 2^step, a whole number
+  int steps = static_cast<int>(std::nearbyint(std::ldexp(size, -step)));  // a whole number, in units of 2^step
   const int one = 1 << mantissa_bits;
   // A carry into the exponent, or a subnormal, needs no special case: the fields form one number.
   return sign | static_cast<uint8_t>(((exponent + bias) << mantissa_bits) + steps - one);

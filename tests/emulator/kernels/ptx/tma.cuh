@@ -9,7 +9,7 @@
 namespace opfacade {
 
 inline void prefetch_map(const TensorMap&) {}
-inline thread_local int async_fences = 0;  // counted, because one memory shows nothing else of a fence
+inline thread_local int async_fences = 0;  // counted, because in the emulator a fence has no other effect
 inline void fence_async_shared() { ++async_fences; }
 
 struct BoxAt {
@@ -18,8 +18,8 @@ struct BoxAt {
 inline uint32_t swizzled_128(uint32_t address) { return address ^ (address >> 3 & 0x70); }
 inline uint32_t swizzled_64(uint32_t address) { return address ^ (address >> 3 & 0x30); }
 
-// Calls f(whether it is inside, its address in memory, its address in shared memory) for all elements of a box. width, bytes:
-// of a line and of an element.
+// Calls f(whether the element is inside the tensor, its address in memory, its address in shared memory) for all elements of a
+// box. width, byte: sizes of a line and of an element, in bytes.
 template <class F>
 void each_element(const TensorShape& t, const BoxAt& at, uint32_t shared, int width, int bytes, const F& f) {
   const int rows = t.box[0] * t.box[1] * t.box[2] * t.box[3];

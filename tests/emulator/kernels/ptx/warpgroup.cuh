@@ -13,7 +13,7 @@ void acquire_registers() {}
 
 inline bool elected() { return simt::lane() == 0; }
 
-// There are 16; the first is that of __syncthreads.
+// There are 16 named barriers; the first is the barrier of __syncthreads.
 inline simt::Meeting& named_barrier(int barrier) {
   if (barrier < 1 || barrier > 15) simt::fail("a named barrier expected a number from 1 to 15");
   return simt::current->block->named[barrier];

@@ -1,4 +1,4 @@
-// Shadows kernels/ptx/wgmma.cuh: each thread computes the product of its own elements, sooner or later (simt.h).
+// Shadows kernels/ptx/wgmma.cuh: each thread computes the product of its own elements, at the issue or at the wait (simt.h).
 #pragma once
 #include "kernels/ptx/dtype.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -24,7 +24,7 @@ struct Descriptors {
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() { simt::close_products(); }
-// A warp waits as a whole: after it, no lane reads operands for another lane's product.
+// The whole warp waits: afterwards, no lane reads operands for the product of another lane.
 template <int kPending>
 void wgmma_wait() {
   simt::await_products(kPending);

@@ -1,5 +1,5 @@
 // Shadows kernels/ptx/wgmma_bytes.cuh: each addend of a step, including the accumulator, is truncated to 13 bits below the
-// exponent of the largest, and so is their sum.
+// exponent of the largest addend, and so is the sum of the addends.
 #pragma once
 #include "kernels/ptx/fp8.cuh"
 #include "kernels/ptx/wgmma.cuh"
