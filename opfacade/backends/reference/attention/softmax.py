@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.reference.attention.variation import PLAIN, Variation
 from opfacade.plans._attention.variant_eval import Place, Values
@@ -87,7 +87,7 @@ def _softmax_product(
     """o [kv_heads, rows, dim] and lse [kv_heads, rows]; a row without visible keys gets 0 and its sink, -inf without one."""
     import torch
 
-    scores = torch.matmul(q, keys) * _factor(scoring.k_scale, scoring.scale, q) * _factor(scoring.q_scale, 1.0, q)
+    scores = _product(q, keys) * _factor(scoring.k_scale, scoring.scale, q) * _factor(scoring.q_scale, 1.0, q)
     if scoring.soft_cap > 0:
         scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
     scores = scoring.varied.scores(scores, known).masked_fill_(~seen, -math.inf)
@@ -100,6 +100,16 @@ def _softmax_product(
     total = p.sum(dim=-1, keepdim=True) + (sink - top).exp()
     o = _weighted(p, values, seen) / torch.where(total == 0, torch.ones_like(total), total)
     return o * _factor(scoring.v_scale, 1.0, q), (top + total.log()).squeeze(-1)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in their type, or in f64 where the process permits torch to round factors of f32 to fewer bits (TF32)."""
+    import torch
+
+    backend: Any = torch.backends.mkldnn if a.device.type == "cpu" else torch.backends.cuda
+    if a.dtype != torch.float32 or backend.matmul.fp32_precision in ("none", "ieee"):
+        return torch.matmul(a, b)
+    return torch.matmul(a.double(), b.double()).to(a.dtype)
 
 
 def _sink_of_rows(scoring: Scoring, rows: Tensor) -> Tensor:
@@ -121,8 +131,8 @@ def _weighted(p: Tensor, values: Tensor, seen: Tensor) -> Tensor:
 
     finite = torch.isfinite(values)
     if bool(finite.all()):
-        return torch.matmul(p, values)
-    out = torch.matmul(p, torch.where(finite, values, torch.zeros_like(values)))
+        return _product(p, values)
+    out = _product(p, torch.where(finite, values, torch.zeros_like(values)))
     for key in (~finite).any(dim=-1).any(dim=0).nonzero().flatten().tolist():
         wild = torch.where(finite[:, key], torch.zeros_like(values[:, key]), values[:, key])
         term = torch.where((~finite[:, key])[:, None, :], p[:, :, key, None] * wild[:, None, :], torch.zeros_like(out))
