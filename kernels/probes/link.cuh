@@ -51,19 +51,14 @@ struct ProbeRounds {
     constexpr bool kHeader = kKind == RoundKind::kLines;
     if (kHeader) round.tell(0);
     for (int hop = 1; hop < p.round.world; ++hop) {
-      uint4* const there = round.lines(round.peer(hop), p.round.rank);
-      each([&](int64_t i) {
-        const uint4 sent = value(p.round.rank, i);
-        push_flagged(there + 2 * i, sent.x, sent.y, round.shared.flag);
-        push_flagged(there + 2 * i + 1, sent.z, sent.w, round.shared.flag);
-      });
+      const int to = round.peer(hop);
+      each([&](int64_t i) { round.send(to, i, value(p.round.rank, i)); });
     }
     round.note_begun();
     __syncthreads();  // all data are sent before any thread waits
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int source = round.peer(hop);
-      uint4* const here = round.lines(p.round.rank, source);
-      each([&](int64_t i) { compare(round.receive(here + 2 * i, source), source, i); });
+      each([&](int64_t i) { compare(round.receive(source, i), source, i); });
     }
     round.hear_the_rest();
     return round.met();

@@ -56,12 +56,7 @@ struct Exchange {
     const int own = p.round.rank;
     round.tell(facts);
     for (int64_t i = first + threadIdx.x; i < last; i += kExchangeThreads) {
-      for (int hop = 1; hop < p.round.world; ++hop) {
-        const int to = round.peer(hop);
-        const uint4 value = __ldcg(part(to) + i);
-        uint4* const there = round.lines(to, own) + 2 * i;
-        push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
-      }
+      for (int hop = 1; hop < p.round.world; ++hop) round.send(round.peer(hop), i, __ldcg(part(round.peer(hop)) + i));
       result(own)[i] = __ldcg(part(own) + i);
     }
     round.note_begun();
@@ -76,7 +71,7 @@ struct Exchange {
     for (int64_t i = first + threadIdx.x; i < last; i += kExchangeThreads) {
       for (int hop = 1; hop < p.round.world; hop += kMany) {
         uint4 found[kMany];
-        round.receive_some(found, hop, 2 * i);
+        round.receive_some(found, hop, i);
 #pragma unroll
         for (int k = 0; k < kMany; ++k)
           if (hop + k < p.round.world) result(round.peer(hop + k))[i] = found[k];

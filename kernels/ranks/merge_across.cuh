@@ -136,26 +136,28 @@ struct MergeAcross {
     float* const lse = reinterpret_cast<float*>(dynamic_shared() + kRoundShared + p.states * p.round.world * count * kBytes);
     return lse + s * count + unit - first;
   }
-  // Calls step(state, unit, chunk) for all chunks of this CTA's units, and of_lse(state, unit) for all log-sum-exps.
-  template <class F, class G>
-  __device__ void each(F step, G of_lse) const {
-    const int pieces = count * kPieces;
-    for (int state = 0; state < p.states; ++state) {
-      for (int i = threadIdx.x; i < pieces + count; i += kMergeAcrossThreads) {
-        if (i < pieces) step(state, first + i / kPieces, i % kPieces);
-        else of_lse(state, first + i - pieces);
-      }
-    }
+  // Calls step(state, i) for each chunk i of this CTA's units. A log-sum-exp is a chunk too, so that the threads of a warp wait
+  // for both kinds in one loop. o of all units comes first.
+  template <class F>
+  __device__ void each(F step) const {
+    for (int state = 0; state < p.states; ++state)
+      for (int i = threadIdx.x; i < count * (kPieces + 1); i += kMergeAcrossThreads) step(state, i);
+  }
+  __device__ bool is_o(int i) const { return i < count * kPieces; }
+  // Number of a chunk among those of all CTAs.
+  __device__ int64_t chunk(int state, int i) const {
+    if (is_o(i)) return (int64_t{state} * units + first) * kPieces + i;
+    return int64_t{p.states} * units * kPieces + int64_t{state} * units + first + i - count * kPieces;
+  }
+  // A chunk of this rank for rank `to`.
+  __device__ uint4 own_chunk(int to, int state, int i) const {
+    if (is_o(i)) return mine(to, state, first + i / kPieces, i % kPieces);
+    return make_uint4(__float_as_uint(p.lse_part[index(to, state, first + i - count * kPieces)]), 0, 0, 0);
   }
 
   __device__ void load_ahead() {
-    const int unit = first + static_cast<int>(threadIdx.x) / kPieces;
-    if (p.flagged && unit < first + count) ahead = mine(round.peer(1), 0, unit, threadIdx.x % kPieces);
-  }
-  // The chunk of a state: preloaded by load_ahead, or from memory.
-  __device__ uint4 piece_for(int hop, int state, int unit, int piece) const {
-    const bool loaded = hop == 1 && state == 0 && (unit - first) * kPieces + piece == static_cast<int>(threadIdx.x);
-    return loaded ? ahead : mine(round.peer(hop), state, unit, piece);
+    const int i = threadIdx.x;
+    if (p.flagged && i < count * (kPieces + 1)) ahead = own_chunk(round.peer(1), 0, i);
   }
   __device__ bool meet_by_places() const {
     for (int hop = 1; hop < p.round.world; ++hop)
@@ -186,27 +188,14 @@ struct MergeAcross {
     return __ldcg(reinterpret_cast<const uint4*>(p.o_part + index(to, state, unit) * kBytes) + piece);
   }
 
-  // Lines of a source: two for each chunk, followed by two for each log-sum-exp.
-  __device__ int64_t line(int state, int unit, int piece) const {
-    return 2 * ((int64_t{state} * units + unit) * kPieces + piece);
-  }
-  __device__ int64_t line_of_lse(int state, int unit) const {
-    return 2 * (int64_t{p.states} * units * kPieces + int64_t{state} * units + unit);
-  }
-  __device__ void push_lines(uint4* there, uint4 value) const {
-    push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
-  }
   __device__ bool meet_by_lines() const {
     round.tell(0);
     for (int hop = 1; hop < p.round.world; ++hop) {
       const int to = round.peer(hop);
-      uint4* const there = round.lines(to, p.round.rank);
-      each([&](int state, int unit, int piece) {
-        push_lines(there + line(state, unit, piece), piece_for(hop, state, unit, piece));
-      }, [&](int state, int unit) {
-             const uint32_t lse = __float_as_uint(p.lse_part[index(to, state, unit)]);
-             push_lines(there + line_of_lse(state, unit), make_uint4(lse, 0, 0, 0));
-           });
+      each([&](int state, int i) {
+        const bool loaded = hop == 1 && state == 0 && i == static_cast<int>(threadIdx.x);
+        round.send(to, chunk(state, i), loaded ? ahead : own_chunk(to, state, i));
+      });
     }
     round.note_begun();
     hold_own();
@@ -217,32 +206,23 @@ struct MergeAcross {
     round.hear_the_rest();
     return round.met();
   }
-  __device__ void hold(int source, int state, int unit, int piece, uint4 value) const {
-    reinterpret_cast<uint4*>(held_o(state * p.round.world + source, unit))[piece] = value;
+  __device__ void hold(int source, int state, int i, uint4 value) const {
+    const int s = state * p.round.world + source;
+    if (is_o(i)) reinterpret_cast<uint4*>(held_o(s, first))[i] = value;
+    else held_lse(s, first)[i - count * kPieces] = __uint_as_float(value.x);
   }
   __device__ void hold_own() const {
-    const int own = p.round.rank;
-    each([&](int state, int unit, int piece) { hold(own, state, unit, piece, mine(own, state, unit, piece)); },
-         [&](int state, int unit) {
-           *held_lse(state * p.round.world + own, unit) = p.lse_part[index(own, state, unit)];
-         });
+    each([&](int state, int i) { hold(p.round.rank, state, i, own_chunk(p.round.rank, state, i)); });
   }
   // Copies the lines of some peers, from `hop` on, to shared memory.
   template <int kMany>
   __device__ void hold_lines(int hop) const {
-    const auto of_each = [&](int64_t at, auto step) {
+    each([&](int state, int i) {
       uint4 found[kMany];
-      round.receive_some(found, hop, at);
+      round.receive_some(found, hop, chunk(state, i));
 #pragma unroll
       for (int k = 0; k < kMany; ++k)
-        if (hop + k < p.round.world) step(round.peer(hop + k), found[k]);
-    };
-    each([&](int state, int unit, int piece) {
-      of_each(line(state, unit, piece), [&](int source, uint4 value) { hold(source, state, unit, piece, value); });
-    }, [&](int state, int unit) {
-      of_each(line_of_lse(state, unit), [&](int source, uint4 value) {
-        *held_lse(state * p.round.world + source, unit) = __uint_as_float(value.x);
-      });
+        if (hop + k < p.round.world) hold(round.peer(hop + k), state, i, found[k]);
     });
   }
 

@@ -47,12 +47,14 @@ struct Round {
   __device__ uint8_t* place(int at, int source) const {
     return p.arenas[at] + kArrivalBytes + (int64_t{parity()} * p.world + source) * p.place;
   }
-  // The flagged lines that `source` sends to `at` in this round.
-  __device__ uint4* lines(int at, int source) const {
+  // The first of the flagged lines of a chunk that `source` sends to `at` in this round; the second is kChunksOfAGroup behind.
+  __device__ uint4* line(int at, int source, int64_t chunk) const {
     const int64_t place = int64_t{parity()} * p.world + source;
-    return reinterpret_cast<uint4*>(p.arenas[at] + kArrivalBytes + 2 * int64_t{p.world} * p.place + place * p.flagged);
+    uint8_t* const lines = p.arenas[at] + kArrivalBytes + 2 * int64_t{p.world} * p.place + place * p.flagged;
+    return reinterpret_cast<uint4*>(lines) + chunk + (chunk & -int64_t{kChunksOfAGroup});
   }
-  __device__ int peer(int hop) const { return (p.rank + hop) % p.world; }
+  // hop: at most world. A division would take as long as the rest of an address.
+  __device__ int peer(int hop) const { return p.rank + hop < p.world ? p.rank + hop : p.rank + hop - p.world; }
 
   // Starts a round. Returns false if an earlier round failed.
   __device__ bool begin() const {
@@ -94,6 +96,11 @@ struct Round {
     tell_flagged(there, low(p.digest), high(p.digest), shared.flag);
     tell_flagged(there + 1, low(facts), high(facts), shared.flag);
   }
+  // Sends a chunk in flagged lines.
+  __device__ void send(int to, int64_t chunk, uint4 value) const {
+    uint4* const there = line(to, p.rank, chunk);
+    push_flagged(there, value.x, value.y, shared.flag), push_flagged(there + kChunksOfAGroup, value.z, value.w, shared.flag);
+  }
   // After fenced pushes: waits for the peers' announcements, and so for their data.
   __device__ void hear(uint64_t facts) const {
     if (!is_peer()) return;
@@ -115,27 +122,28 @@ struct Round {
       if (!take(told) && is_over(wait, 1u << thread)) return;
     }
   }
-  // Waits for two adjacent lines, 16 bytes of data. After one wait has timed out, later ones return immediately. The same loop
-  // polls for the peer's announcement: a separate poll would take as long as one for data.
-  __device__ uint4 receive(uint4* from, int source) const {
+  // Waits for a chunk. After one wait has timed out, later ones return immediately. The same loop polls for the peer's
+  // announcement: a separate poll would take as long as one for data.
+  __device__ uint4 receive(int source, int64_t chunk) const {
+    uint4* const from = line(p.rank, source, chunk);
     uint2 first, second;
     Wait wait;
     for (;;) {
       Told told;
       look_for(told);
-      const bool came = came_flagged(from, shared.flag, first) & came_flagged(from + 1, shared.flag, second);
+      const bool came = came_flagged(from, shared.flag, first) & came_flagged(from + kChunksOfAGroup, shared.flag, second);
       take(told);
       if (came || is_over(wait, 1u << source)) break;
     }
-    forget_flagged(from), forget_flagged(from + 1);
+    forget_chunk(from);
     return make_uint4(first.x, first.y, second.x, second.y);
   }
   // Like receive, for several peers together, from `hop` on; entries past the last peer stay unchanged. Polling one peer after
   // another would take the sum of the times.
   template <int kMany>
-  __device__ void receive_some(uint4 (&found)[kMany], int hop, int64_t at) const {
+  __device__ void receive_some(uint4 (&found)[kMany], int hop, int64_t chunk) const {
     if constexpr (kMany == 1) {
-      found[0] = receive(lines(p.rank, peer(hop)) + at, peer(hop));
+      found[0] = receive(peer(hop), chunk);
       return;
     }
     Wait wait;
@@ -148,10 +156,7 @@ struct Round {
       for (int k = 0; k < kMany; ++k) {
         const bool wanted = hop + k < p.world;
         const int source = peer(wanted ? hop + k : hop);
-        const uint4* const from = lines(p.rank, source) + at;
-        uint2 first, second;
-        const bool came = came_if(wanted, from, shared.flag, first) & came_if(wanted, from + 1, shared.flag, second);
-        if (wanted) found[k] = make_uint4(first.x, first.y, second.x, second.y);
+        const bool came = look_for_chunk(wanted, line(p.rank, source, chunk), found[k]);
         missing |= static_cast<uint32_t>(wanted && !came) << source;
       }
       take(told);
@@ -159,14 +164,13 @@ struct Round {
 #pragma unroll
     for (int k = 0; k < kMany; ++k) {
       if (hop + k >= p.world) break;
-      uint4* const from = lines(p.rank, peer(hop + k)) + at;
-      forget_flagged(from), forget_flagged(from + 1);
+      forget_chunk(line(p.rank, peer(hop + k), chunk));
     }
   }
-  // Like receive, for all peers together, and for `there` positions that are `step` lines apart. Entries of this rank stay
+  // Like receive, for all peers together, and for `there` chunks that are `step` chunks apart. Entries of this rank stay
   // unchanged.
   template <int kPlaces, int kWorld>
-  __device__ void receive_all(uint4 (&found)[kPlaces][kWorld], int64_t at, int step, int there) const {
+  __device__ void receive_all(uint4 (&found)[kPlaces][kWorld], int64_t chunk, int step, int there) const {
     Wait wait;
     uint32_t missing;
     do {
@@ -178,10 +182,7 @@ struct Round {
 #pragma unroll
         for (int r = 0; r < kWorld; ++r) {
           const bool wanted = k < there && r != p.rank;
-          const uint4* const from = lines(p.rank, r) + at + k * step;
-          uint2 first, second;
-          const bool came = came_if(wanted, from, shared.flag, first) & came_if(wanted, from + 1, shared.flag, second);
-          if (wanted) found[k][r] = make_uint4(first.x, first.y, second.x, second.y);
+          const bool came = look_for_chunk(wanted, line(p.rank, r, chunk + k * step), found[k][r]);
           missing |= static_cast<uint32_t>(wanted && !came) << r;
         }
       }
@@ -192,8 +193,7 @@ struct Round {
       if (k >= there) break;
 #pragma unroll
       for (int r = 0; r < kWorld; ++r) {
-        uint4* const from = lines(p.rank, r) + at + k * step;
-        if (r != p.rank) forget_flagged(from), forget_flagged(from + 1);
+        if (r != p.rank) forget_chunk(line(p.rank, r, chunk + k * step));
       }
     }
   }
@@ -226,6 +226,7 @@ struct Round {
 
   // The last step of a launch, called by all threads. sent: bytes from this CTA to each peer.
   __device__ void end(int64_t sent) const {
+#pragma unroll 1  // an unrolled loop divides to count its steps
     for (int at = cta + thread * static_cast<int>(gridDim.x); at < kMostCtas; at += static_cast<int>(blockDim.x * gridDim.x))
       p.epochs[at] = shared.epoch;
     if (thread != 0) return;
@@ -234,6 +235,14 @@ struct Round {
   }
 
  private:
+  // Loads a chunk if it is wanted, and returns whether it has arrived. value: stays unchanged if it is not wanted.
+  __device__ bool look_for_chunk(bool wanted, const uint4* from, uint4& value) const {
+    uint2 first, second;
+    const bool came = came_if(wanted, from, shared.flag, first) & came_if(wanted, from + kChunksOfAGroup, shared.flag, second);
+    if (wanted) value = make_uint4(first.x, first.y, second.x, second.y);
+    return came;
+  }
+  __device__ static void forget_chunk(uint4* from) { forget_flagged(from), forget_flagged(from + kChunksOfAGroup); }
   __device__ static uint32_t low(uint64_t word) { return static_cast<uint32_t>(word); }
   __device__ static uint32_t high(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
   __device__ static uint64_t whole(uint2 halves) { return uint64_t{halves.y} << 32 | halves.x; }

@@ -17,6 +17,10 @@ struct alignas(32) Arrival {
 // Rounds alternate between the halves. No other format stores data where flags are.
 constexpr int64_t kArrivalBytes = int64_t{2} * kMostRanks * kMostCtas * sizeof(Arrival);
 
+// A chunk of 16 bytes has two flagged lines. Groups of adjacent chunks store their first lines and then their second lines, so
+// that a warp stores and loads whole sectors.
+constexpr int kChunksOfAGroup = 32;
+
 // Words of pinned host memory. failed: per CTA, a bit for each rank that did not arrive.
 struct RoundPage {
   int64_t begun, ended, poison, odd;

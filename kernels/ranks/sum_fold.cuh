@@ -45,6 +45,7 @@ struct SumFold {
   using Params = SumFoldParams<typename M::Params, M::kOperands, S::kMade>;
   using Bits = typename Stored<typename S::Element>::Bits;
   static constexpr int kInputs = M::kOperands - S::kMade, kVec = 16 / sizeof(Bits);
+  static constexpr int64_t kElement = sizeof(Bits);  // bytes of an element of a row; a constant, because divisions are slow
   // Terms of a row that a thread loads before the round begins, and terms whose lines it polls together.
   static constexpr int kHeldTerms = S::kTwoShot ? 1 : M::kThreads * M::kRows <= 256 ? 4 : 2;
   static constexpr int kPolled = S::kWorld > 4 || S::kTwoShot ? 1 : S::kWorld > 2 ? 2 : kHeldTerms;
@@ -129,8 +130,10 @@ struct SumFold {
       each_slot([&](int64_t slot) { push_lines(slot); });
       round.note_begun();
       load_beside();
+      turn(0, 0);  // here, because no later step hides its time
       __syncthreads();  // all data are sent before any thread waits
-      each_slot([&](int64_t slot) { add_lines(slot); });
+      int64_t number = 0;
+      each_slot([&](int64_t slot) { add_lines(slot, number++); });
       round.hear_the_rest();
     }
     return round.met();
@@ -147,12 +150,9 @@ struct SumFold {
 
   __device__ void push_lines(int64_t slot) const {
     if (slot >= valid) return;
-    each_term(slot, [&](int i, uint4 value, int64_t line) {
+    each_term(slot, [&](int i, uint4 value) {
 #pragma unroll
-      for (int hop = 1; hop < S::kWorld; ++hop) {
-        uint4* const there = round.lines(round.peer(hop), p.round.rank) + line;
-        push_flagged(there, value.x, value.y, round.shared.flag), push_flagged(there + 1, value.z, value.w, round.shared.flag);
-      }
+      for (int hop = 1; hop < S::kWorld; ++hop) round.send(round.peer(hop), slot * pieces() + i, value);
     });
   }
   // Loads of the first row are in flight while the round begins.
@@ -167,18 +167,17 @@ struct SumFold {
   }
   __device__ static bool is_first(int64_t slot) { return slot == int64_t{blockIdx.x} * M::kRows; }  // of this CTA
   __device__ int pieces() const { return static_cast<int>(p.row_bytes / 16); }
-  // Calls step(index, value, first line) for the 16-byte chunks of this thread.
+  // Calls step(index, value) for the 16-byte chunks of this thread.
   template <class F>
   __device__ void each_term(int64_t slot, F step) const {
     const bool loaded = is_first(slot);
-    const int64_t line = 2 * slot * pieces();
 #pragma unroll
     for (int k = 0; k < kHeldTerms; ++k) {
       const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
-      if (i < pieces()) step(i, loaded ? ahead[k] : term(slot, i), line + 2 * i);
+      if (i < pieces()) step(i, loaded ? ahead[k] : term(slot, i));
     }
     for (int i = static_cast<int>(threadIdx.x + kHeldTerms * blockDim.x); i < pieces(); i += static_cast<int>(blockDim.x))
-      step(i, term(slot, i), line + 2 * i);
+      step(i, term(slot, i));
   }
   // 16 bytes of a row of this rank.
   __device__ uint4 term(int64_t row, int i) const {
@@ -189,24 +188,27 @@ struct SumFold {
     for (int k = 0; k < kVec; ++k) found.set_bits(k, reinterpret_cast<const Bits*>(from)[k]);
     return make_uint4(found.word[0], found.word[1], found.word[2], found.word[3]);
   }
-  __device__ void add_lines(int64_t slot) const {
+  // number: of the slot among those of this CTA.
+  __device__ void add_lines(int64_t slot, int64_t number) const {
     if (slot >= valid) return;
+    uint4* const to = sum_at(slot, number);
     const int step = static_cast<int>(blockDim.x);
     int first = static_cast<int>(threadIdx.x);
     if (is_first(slot)) {
 #pragma unroll
       for (int k = 0; k < kHeldTerms; k += kPolled, first += kPolled * step)
-        add_some(slot, first, [&](int i) { return ahead[k + i]; });
+        add_some(slot, first, to, [&](int i) { return ahead[k + i]; });
     }
     for (; first < pieces(); first += kPolled * step)
-      add_some(slot, first, [&](int i) {
+      add_some(slot, first, to, [&](int i) {
         return first + i * step < pieces() ? term(slot, first + i * step) : make_uint4(0, 0, 0, 0);
       });
   }
-  // Adds the chunks from `first` on that this thread adds together. mine(i): this rank's term of chunk i.
+  // Adds the chunks from `first` on that this thread adds together. to: the sum of the slot. mine(i): this rank's term of chunk i.
   template <class F>
-  __device__ __forceinline__ void add_some(int64_t slot, int first, F mine) const {
-    const int step = static_cast<int>(blockDim.x), there = min(kPolled, (pieces() - first + step - 1) / step);
+  __device__ __forceinline__ void add_some(int64_t slot, int first, uint4* to, F mine) const {
+    constexpr int kStep = M::kThreads * M::kRows;  // threads of a CTA
+    const int there = min(kPolled, (pieces() - first + kStep - 1) / kStep);
     if (first >= pieces()) return;
     uint4 lines[kPolled][S::kWorld];
 #pragma unroll
@@ -215,17 +217,15 @@ struct SumFold {
 #pragma unroll
       for (int r = 0; r < S::kWorld; ++r) lines[k][r] = own;
     }
-    round.receive_all(lines, 2 * (slot * pieces() + first), 2 * step, there);
-    uint4* const to = reinterpret_cast<uint4*>(sum_at(slot)) + first;
+    round.receive_all(lines, slot * pieces() + first, kStep, there);
 #pragma unroll
     for (int k = 0; k < kPolled; ++k)
-      if (k < there) to[k * step] = sum_of(lines[k]);
+      if (k < there) to[first + k * kStep] = sum_of(lines[k]);
   }
   // Buffer for the sum of a row of this rank until the fold: in shared memory, the rows of a CTA are contiguous.
-  __device__ uint8_t* sum_at(int64_t slot) const {
-    if (p.held == 0) return round.place(p.round.rank, p.round.rank) + slot * p.pitch;
-    const int64_t turn = int64_t{gridDim.x} * M::kRows;
-    return shared.sums() + (slot / turn * M::kRows + slot % M::kRows) * p.pitch;
+  __device__ uint4* sum_at(int64_t slot, int64_t number) const {
+    uint8_t* const to = p.held == 0 ? round.place(p.round.rank, p.round.rank) + slot * p.pitch : shared.sums() + number * p.pitch;
+    return reinterpret_cast<uint4*>(to);
   }
   // Prefetches the other inputs of the first row to L1, because the fold reads them together with the sum.
   __device__ void load_beside() const {
@@ -234,7 +234,7 @@ struct SumFold {
 #pragma unroll
     for (int k = 1; k < kInputs; ++k) {
       const uint8_t* const from = static_cast<const uint8_t*>(p.fold.operand[k]) + row * p.fold.stride[k][0] * p.size[k];
-      const int64_t bytes = min(p.fold.span[k] * p.size[k], p.row_bytes / p.size[0] * p.size[k]);
+      const int64_t bytes = min(p.fold.span[k] * p.size[k], p.row_bytes / kElement * p.size[k]);
       for (int64_t i = int64_t{threadIdx.x} * 128; i < bytes; i += int64_t{blockDim.x} * 128) load_to_l1(from + i);
     }
   }
@@ -293,30 +293,40 @@ struct SumFold {
 
   // parity_of_made: parity of the places in which results wait to be sent.
   __device__ void fold_all(int parity_of_made) const {
-    const int own = p.round.rank;
-    const int64_t count = S::kTwoShot ? (valid > own ? (valid - own + S::kWorld - 1) / S::kWorld : 0) : valid;
-    uint8_t* const sums = round.place(own, own);
-    uint8_t* const made = sums + (int64_t{parity_of_made} - round.parity()) * p.round.world * p.round.place;
-    for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < count; first += int64_t{gridDim.x} * M::kRows) {
-      for (int64_t slot = first; slot < count && slot < first + M::kRows && !p.flagged; ++slot) add(slot);
-      // The fold derives its rows from its block index; shifted pointers make it take later rows.
-      turn(first - int64_t{blockIdx.x} * M::kRows, count, sums, made);
-      __syncthreads();
+    const int64_t count = folded();
+    int64_t number = 0;
+    for (int64_t first = int64_t{blockIdx.x} * M::kRows; first < count; first += int64_t{gridDim.x} * M::kRows, ++number) {
+      if (!p.flagged)
+        for (int64_t slot = first; slot < count && slot < first + M::kRows; ++slot) add(slot);
+      if (!p.flagged || number > 0) {
+        turn(number, parity_of_made);
+        __syncthreads();
+      }
       Fold<M, kLie>(shared.fold).run();
       __syncthreads();
     }
   }
-  __device__ void turn(int64_t later, int64_t count, uint8_t* sums, uint8_t* made) const {
+  // Number of rows that this rank folds.
+  __device__ int64_t folded() const {
+    const int own = p.round.rank;
+    return S::kTwoShot ? (valid > own ? (valid - own + S::kWorld - 1) / S::kWorld : 0) : valid;
+  }
+  // Prepares the fold of a group of adjacent slots. The fold derives its rows from its block index; shifted pointers make it take
+  // later rows. number: of the group among those of this CTA.
+  __device__ void turn(int64_t number, int parity_of_made) const {
     const int k = threadIdx.x;
+    const int64_t later = number * gridDim.x * M::kRows, count = folded();
     if (k == 0) shared.fold.rows = count - later;
     if (k >= M::kOperands) return;
+    uint8_t* const sums = round.place(p.round.rank, p.round.rank);
     uint8_t* base = static_cast<uint8_t*>(p.fold.operand[k]);
     int64_t step = p.fold.stride[k][0];
     if (k == 0) {
-      base = sums, step = p.pitch / p.size[0];
-      if (p.held != 0) base = shared.sums() - (int64_t{blockIdx.x} * M::kRows + later - later / gridDim.x) * p.pitch;
+      base = sums, step = p.pitch / kElement;
+      if (p.held != 0) base = shared.sums() - (int64_t{blockIdx.x} * M::kRows + later - number * M::kRows) * p.pitch;
     } else if (S::kTwoShot && k >= kInputs) {
       const Made& one = p.made[k - kInputs];
+      uint8_t* const made = sums + (int64_t{parity_of_made} - round.parity()) * p.round.world * p.round.place;
       if (one.travels) base = made + one.offset, step = one.count;
     }
     shared.fold.operand[k] = base + later * step * p.size[k];

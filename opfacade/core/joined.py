@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 GROUP = "group"  # the field of args that is not a tensor
+_CHUNK, _CHUNKS_OF_A_GROUP = 16, 32  # bytes; kChunksOfAGroup of kernels/ranks/round_params.h
 
 
 class Across(Protocol):
@@ -56,7 +57,7 @@ class Joined(Protocol):
 
 class Peers(Protocol):
     """A link through peer memory of the GPUs of one host. place: the bytes that a rank may send to each peer per round;
-    flagged: the same for flagged lines, which take twice the bytes of their data."""
+    flagged: the same for flagged lines, which take `bytes_of_lines`."""
 
     place: int
     flagged: int
@@ -64,6 +65,12 @@ class Peers(Protocol):
     def round_of(self, descriptor: Hashable) -> tuple[Any, ...]:
         """The communication arguments of a kernel, for a plan with a reservation: epochs, failures, addresses."""
         ...
+
+
+def bytes_of_lines(size: int) -> int:
+    """Bytes of the flagged lines of `size` bytes of data: twice as many, in whole groups of chunks."""
+    group = _CHUNK * _CHUNKS_OF_A_GROUP
+    return 2 * group * -(-size // group)
 
 
 class JoinedArgs(Args):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 21  # largest part of a plain round; for larger parts NCCL has more bandwidth
 PLACE = (1 << 22) + (1 << 17)  # bytes to each peer in one round; computing kernels split more over several launches
-MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines per part: twice the size of the data, but they need no fence
+MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines per part: more than of the data, but they need no fence
 MOST_LINES = 1 << 18  # the same for a plain round; above it, bulk data with a fence are faster
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed._symmetric_memory as symmetric
 
+from opfacade.core.joined import bytes_of_lines
 from opfacade.distributed import peers
 from opfacade.jit.spec import JitSpec
 from tests import emulator
@@ -44,10 +45,16 @@ def test_every_rank_receives_the_bytes_of_all_ranks(world, each, flagged):
     def calls(group):
         return [swap(group, parts(group.rank, world, size, each), flagged) for size in sizes]
 
-    for rank, found in enumerate(on_peers(world, 16 * 700, calls, flagged=2 * 16 * 700)):
+    for rank, found in enumerate(on_peers(world, 16 * 700, calls, flagged=bytes_of_lines(16 * 700))):
         for size, got in zip(sizes, found, strict=True):
             want = [parts(source, world, size, each)[rank if each else 0] for source in range(world)]
             assert torch.equal(got, torch.stack(want))
+
+
+def test_lines_take_whole_groups_of_chunks():
+    """A plain round of the most bytes that it sends in lines fits into the lines of an arena."""
+    assert [bytes_of_lines(size) for size in (16, 512, 513, 16 * 700)] == [1024, 1024, 2048, 2 * 16 * 704]
+    assert bytes_of_lines(peers.MOST_LINES // 2) <= peers.MOST_FLAGGED
 
 
 @pytest.mark.parametrize("flagged", WAYS)
@@ -61,7 +68,7 @@ def test_an_error_names_a_rank_that_is_missing_or_has_another_plan(act, told, fl
         facts = torch.tensor([5 + (odd and act == "other facts")])
         return swap(group, parts(group.rank, 2, 64, False), flagged, facts), group.link.failed
 
-    found, failed = on_peers(2, 1 << 10, call, patience_s=0.5, flagged=1 << 10)[0]
+    found, failed = on_peers(2, 1 << 10, call, patience_s=0.5, flagged=bytes_of_lines(64))[0]
     assert failed == told
     assert (found == 0xFF).all()
 

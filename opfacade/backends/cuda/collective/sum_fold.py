@@ -16,7 +16,7 @@ from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.joined import Peers
+from opfacade.core.joined import Peers, bytes_of_lines
 from opfacade.core.target import Target
 from opfacade.plan import Plan
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor
@@ -151,7 +151,9 @@ class _Call:
         """Whether rows are sent in flagged lines. The decision is the same on all ranks, because it does not depend on
         tensors."""
         whole = self._form.pitch == self._d.hidden * ITEMSIZE[self._d.dtype]
-        return not self._d.two_shot and whole and 2 * rows * self._form.pitch <= min(MOST_LINES, self._peers.flagged)
+        return (
+            not self._d.two_shot and whole and bytes_of_lines(rows * self._form.pitch) <= min(MOST_LINES, self._peers.flagged)
+        )
 
     def _held(self, rows: int, ctas: int) -> int:
         """Bytes of shared memory for the sums of a CTA; 0 if they do not fit."""
