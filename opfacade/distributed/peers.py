@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+    from opfacade.jit.spec import JitSpec
+
 MOST_BYTES = 1 << 21  # largest part of a plain round; for larger parts NCCL has more bandwidth
 PLACE = (1 << 22) + (1 << 17)  # bytes to each peer in one round; computing kernels split more over several launches
 MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines per part: more than of the data, but they need no fence
@@ -142,15 +144,21 @@ class PeerLink(Link):
         return [row[:used].view(like.dtype).view(like.shape) for row in found]
 
 
+def spec_of_rounds(arch: str) -> JitSpec:
+    """The kernel of plain rounds."""
+    from opfacade.jit.spec import JitSpec
+
+    return JitSpec.of("exchange", "ranks/exchange", arch)
+
+
 def _module(device: torch.device) -> Any:
     import torch
 
     from opfacade import jit
     from opfacade.core.target import Target
-    from opfacade.jit.spec import JitSpec
 
     with torch.cuda.device(device):
-        module = jit.load(JitSpec.of("exchange", "ranks/exchange", Target.current().arch))
+        module = jit.load(spec_of_rounds(Target.current().arch))
     module.prepare(device.index)
     return module
 

@@ -38,9 +38,9 @@ class SkuBinary(Model):
 def binary_of(option: Option, descriptor: Descriptor[Any], target: Target) -> SkuBinary | None:
     """The digests of a chosen candidate; None if it compiles nothing."""
     assert option.sku is not None
-    if not option.candidate.compiles:
-        return None
     specs = option.candidate.jit_specs(descriptor, target)
+    if not specs:
+        return None
     return SkuBinary(sku=option.sku.id, code=jit.code_digest_of(specs), compilers=jit.compiler_digest_of(specs))
 
 

@@ -7,6 +7,7 @@ NORMED, SUMMED = "backends/reference/_all_reduce_norm.py", "tests/families/colle
 DRAWN, RACED = "backends/reference/_sample_across.py", "tests/families/collective/test_sample_across.py"
 SENT, LINK, WATCH = "backends/reference/joined.py", "distributed/link.py", "distributed/watch.py"
 LINKED = "tests/distributed/test_link.py"
+AFTER, LISTED = "backends/cuda/collective/following.py", "tests/families/collective/test_kernels_of_calls.py"
 DEALT, BALANCED = "plans/_attention/zigzag.py", "tests/distributed/test_prefill_shares.py"
 SHARD, MAPPED = "plans/_attention/kv_shard.py", "tests/distributed/test_kv_shard.py"
 
@@ -46,6 +47,8 @@ FAULTS = (
         LINKED,
     ),
     host("watch: a rank that is behind is not named", WATCH, "if begun < self._last[0])", "if begun > self._last[0])", LINKED),
+    host("ranks: a plan after an exchange is always built", AFTER, "_PREFERENCES[allow_build]", "_PREFERENCES[True]", LISTED),
+    host("ranks: a listed draw has no kernel", AFTER, "(*kernels(d, target), *of_group)", "of_group", LISTED),
     host("shares: runs see no cached key", DEALT, "keys - rows + stop", "stop", BALANCED),
     host("shares: a rank has neighbouring runs", DEALT, "min(i, 2 * world - 1 - i)", "i // 2", BALANCED),
     host(

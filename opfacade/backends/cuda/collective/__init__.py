@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opfacade.backends.cuda import support
-from opfacade.backends.cuda.collective import merge_across, sample_across, sum_fold
+from opfacade.backends.cuda.collective import following, merge_across, sample_across, sum_fold
+from opfacade.backends.cuda.collective.following import plan_of
 from opfacade.backends.cuda.collective.promise import bounded, in_f32, with_kernel
 from opfacade.backends.reference import _all_reduce_norm as _normed
 from opfacade.backends.reference import _sample_across as _drawn
@@ -23,11 +24,8 @@ from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Launcher, Reason
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.joined import Across, JoinedArgs
-from opfacade.core.preference import Preference
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plan import Plan
-from opfacade.plans._composites.steps import problem
 from opfacade.plans.collective import (
     AllReduceNormArgs,
     AllReduceNormDescriptor,
@@ -65,16 +63,14 @@ def _declines_counts(descriptor: AllReduceNormDescriptor, target: Target) -> Ite
 def _as_in_torch(base: Candidate) -> Candidate:
     """A candidate that runs the functions of the reference on GPU tensors."""
 
-    return replace(base, backend="cuda", impl=_NAME, declines=at_any_size(_declines), sku=partial(_over_nccl, base))
-
-
-def _behind(d: AllReduceNormDescriptor, rows: int) -> Descriptor[Any] | None:
-    """The op that follows a sum of this number of rows; None if there is none."""
-    return d.normed_rows(rows) if d.norm != "none" else d.quantised_rows(rows)
-
-
-def _plan(problem: Descriptor[Any], target: Target | None = None) -> Plan[Any]:
-    return Plan.select(problem, Preference(), target)
+    return replace(
+        base,
+        backend="cuda",
+        impl=_NAME,
+        declines=at_any_size(_declines),
+        sku=partial(_over_nccl, base),
+        parts=following.with_round(lambda d, target: ()),
+    )
 
 
 def _over_nccl(base: Candidate, d: Descriptor[Any], target: Target) -> KernelSku:
@@ -85,43 +81,28 @@ def _over_nccl(base: Candidate, d: Descriptor[Any], target: Target) -> KernelSku
 
 def _sku(d: AllReduceNormDescriptor, target: Target) -> KernelSku:
     """The SKU, whose guarantee is that of the kernel after the sum."""
-    known, behind = _over_nccl(_REFERENCE[AllReduceNormDescriptor], d, target), _behind(d, d.total_num_rows)
+    known, behind = _over_nccl(_REFERENCE[AllReduceNormDescriptor], d, target), following.of_rows(d, d.total_num_rows)
     if behind is None:
         return known
-    kernel = _plan(behind, target).sku
+    kernel = plan_of(behind, target).sku
     exact = known.precision_guarantee.error_model.id == "rank-sum-f32"
     promise = known.precision_guarantee if exact else in_f32(known, kernel, "all-reduce-fold-f32")
     return with_kernel(known, kernel, promise)
 
 
-def _merge_behind(d: MergeAcrossDescriptor) -> Any:
-    """The merge_states problem for the states of all ranks and the sink; None if torch merges, to round results only once."""
-    kind = d.exchange_dtype or d.dtype
-    if kind != (d.out_dtype or d.dtype):
-        return None
-    return problem(
-        "merge_states",
-        num_states=d.states * d.world + int(d.sinks),
-        total_num_rows=d.total_num_rows,
-        num_heads=d.kept_heads,
-        head_dim=d.head_dim,
-        dtype=kind,
-    )
-
-
 def _merge_sku(d: MergeAcrossDescriptor, target: Target) -> KernelSku:
-    known, behind = _over_nccl(_REFERENCE[MergeAcrossDescriptor], d, target), _merge_behind(d)
+    known, behind = _over_nccl(_REFERENCE[MergeAcrossDescriptor], d, target), following.of_states(d)
     if behind is None:
         return known
-    kernel = _plan(behind, target).sku
+    kernel = plan_of(behind, target).sku
     return with_kernel(known, kernel, in_f32(known, kernel, "merge-across-f32"))
 
 
 def _merge_launcher(d: MergeAcrossDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
-    behind = _merge_behind(d)
+    behind = following.of_states(d)
     if behind is None:
         return _REFERENCE[MergeAcrossDescriptor].launcher(d, target, sku, allow_build)
-    merge = _plan(behind)
+    merge = plan_of(behind, target, allow_build)
     merge.compile()
 
     def run(d: MergeAcrossDescriptor, args: MergeAcrossArgs) -> None:
@@ -147,15 +128,14 @@ def _with_sink(d: MergeAcrossDescriptor, args: MergeAcrossArgs, o: Tensor, lse: 
 
 def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:
     """Loads the kernels after the sum immediately, because a graph capture cannot load them."""
-    rows = {d.own_rows, max(0, d.own_rows - 1)} if d.two_shot else {d.total_num_rows}
-    mine = d.of_own_rows() if d.two_shot else d
-    for count in rows:
-        behind = _behind(mine, count)
-        if behind is not None:
-            _plan(behind).compile()
+    for behind in following.of_sum(d):
+        plan_of(behind, target, allow_build).compile()
+
+    def fold(behind: Descriptor[Any], args: Args) -> None:
+        plan_of(behind, target, allow_build).run(args)
 
     def summed(d: AllReduceNormDescriptor, args: AllReduceNormArgs) -> None:
-        _normed.all_reduce_norm(d, args, _fold)
+        _normed.all_reduce_norm(d, args, fold)
 
     run = filled_on_failure(summed, spreads=True)
 
@@ -163,10 +143,6 @@ def _launcher(d: AllReduceNormDescriptor, target: Target, sku: KernelSku, allow_
         run(d, args)
 
     return launch
-
-
-def _fold(problem: Descriptor[Any], args: Args) -> None:
-    _plan(problem).run(args)
 
 
 def _declines_peers(
@@ -233,7 +209,7 @@ _BY_PEERS = replace(
     declines=partial(_declines_peers, sum_fold.declines),
     sku=_peers_sku,
     launcher=in_inference_mode(_peers_launcher),
-    jit_spec=sum_fold.jit_spec,
+    parts=following.with_round(lambda d, target: (sum_fold.jit_spec(d, target),)),
 )
 
 _MERGE_BY_PEERS = replace(
@@ -242,7 +218,7 @@ _MERGE_BY_PEERS = replace(
     declines=partial(_declines_peers, merge_across.declines),
     sku=_merge_peers_sku,
     launcher=in_inference_mode(_merge_peers_launcher),
-    jit_spec=merge_across.jit_spec,
+    parts=following.with_round(lambda d, target: (merge_across.jit_spec(d, target),)),
 )
 
 
@@ -253,7 +229,7 @@ def _sample_sku(d: SampleAcrossDescriptor, target: Target) -> KernelSku:
     by_kernel = ("lists", f"shard.{sample_across.LISTS_REVISION}")
     if not sample_across.draws(d):
         return known.model_copy(update={"spec": tuple(sorted((*known.spec, by_kernel)))}).revalidated()
-    promise = in_f32(known, _plan(sample_across.alone(d), target).sku, "race-f32")
+    promise = in_f32(known, plan_of(sample_across.alone(d), target).sku, "race-f32")
     spec = tuple(sorted((*known.spec, by_kernel, ("draw", "listed"))))
     return known.model_copy(update={"spec": spec, "precision_guarantee": promise}).revalidated()
 
@@ -279,11 +255,15 @@ def _lists_of_all(d: SampleAcrossDescriptor, args: SampleAcrossArgs, own: Tensor
 def _candidate(base: Candidate) -> Candidate:
     made = _as_in_torch(base)
     if base.descriptor is AllReduceNormDescriptor:
-        return replace(made, declines=at_any_size(_declines_counts), sku=_sku, launcher=in_inference_mode(_launcher))
+        parts = following.kernels_of(following.of_sum)
+        launcher = in_inference_mode(_launcher)
+        return replace(made, declines=at_any_size(_declines_counts), sku=_sku, launcher=launcher, parts=parts)
     if base.descriptor is SampleAcrossDescriptor:
-        return replace(made, sku=_sample_sku, launcher=in_inference_mode(_sample_launcher))
+        parts = following.with_round(sample_across.specs)
+        return replace(made, sku=_sample_sku, launcher=in_inference_mode(_sample_launcher), parts=parts)
     if base.descriptor is MergeAcrossDescriptor:
-        return replace(made, sku=_merge_sku, launcher=in_inference_mode(_merge_launcher))
+        parts = following.kernels_of(following.of_merge)
+        return replace(made, sku=_merge_sku, launcher=in_inference_mode(_merge_launcher), parts=parts)
     return made
 
 

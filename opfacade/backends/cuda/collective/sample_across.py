@@ -82,6 +82,12 @@ def draw_spec(d: SampleAcrossDescriptor, target: Target) -> JitSpec:
     return support.spec_of("sampling/draw_listed", support.pairs(**{n: True for n in _SWITCHES if getattr(d, n)}), target)
 
 
+def specs(d: SampleAcrossDescriptor, target: Target) -> tuple[JitSpec, ...]:
+    """The kernels of a call."""
+    listed = (list_spec(d, target),) if d.listed else ()
+    return (*listed, draw_spec(d, target)) if draws(d) else listed
+
+
 def draw_arguments(d: SampleAcrossDescriptor, args: SampleAcrossArgs, lists: list[Tensor]) -> list[object]:
     """The arguments of the kernel that draws, in the order of csrc/sampling/draw_listed.cc.jinja."""
     tensors = [getattr(args, name) for name in _OPERANDS if getattr(args, name) is not None]
