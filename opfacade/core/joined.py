@@ -73,6 +73,16 @@ def bytes_of_lines(size: int) -> int:
     return 2 * group * -(-size // group)
 
 
+def in_lines(size: int, world: int, most: int, room: int) -> bool:
+    """Whether ranks send `size` bytes to each other in flagged lines, not as bulk data behind a fence.
+
+    most: the bytes of lines that a rank receives in a round; more of them take longer than the fence. room: bytes of lines from
+    one rank in an arena.
+    """
+    lines = bytes_of_lines(size)
+    return lines <= room and (world - 1) * lines <= most
+
+
 class JoinedArgs(Args):
     """Base of the args of multi-rank ops. Their field `group` is an `opfacade.distributed.Group`, or None if world is 1."""
 

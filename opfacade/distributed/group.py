@@ -208,7 +208,7 @@ class Group:
         if self.link is not None:
             self.link.poison()
             self.link.abort(_LEAVES)
-        self._mail.abort()
+        self._mail.abort(() if self._cause is None else self._cause.ranks)
 
     def __enter__(self) -> Group:
         return self

@@ -102,15 +102,18 @@ class Mailbox:
         for peer in self.peers:
             if peer not in self._gone:
                 self.send(peer, last)
-        for sent in self._sent.values():
-            _await(sent[-1][2:] if sent else [])
+        self._flush(self.peers)
         self._join()
 
-    def abort(self) -> None:
+    def abort(self, missing: tuple[int, ...] = ()) -> None:
         """Closes all connections, which ends the receivers here and at the peers. A wait of gloo that times out has this
-        effect."""
+        effect.
+
+        First the last frames are sent, except to `missing` ranks: a peer that does not get an alarm blames this rank too.
+        """
         import torch
 
+        self._flush(tuple(peer for peer in self.peers if peer not in missing and peer not in self._gone))
         for peer in self.peers:
             with suppress(RuntimeError):
                 work = self._pg.recv([torch.empty(1, dtype=torch.uint8, device="cpu")], peer, _NEVER_SENT)
@@ -120,6 +123,12 @@ class Mailbox:
     def listens(self) -> bool:
         """Whether a receiver is still running. A forked child has no threads, so it has no receivers."""
         return any(thread.is_alive() for thread in self._threads)
+
+    def _flush(self, peers: tuple[int, ...]) -> None:
+        """Waits briefly until the last frames to these peers are sent. gloo sends a payload once its receiver waits for it."""
+        for peer in peers:
+            last = self._sent[peer].pop() if self._sent[peer] else []  # a second wait for a completed send would not end
+            _await(last[2:])
 
     def _join(self) -> None:
         deadline = time.monotonic() + _ENDS

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opfacade.core.joined import in_lines
 from opfacade.distributed.link import Link, as_bytes
 from opfacade.distributed.statistics import Counted
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 21  # largest part of a plain round; for larger parts NCCL has more bandwidth
 PLACE = (1 << 22) + (1 << 17)  # bytes to each peer in one round; computing kernels split more over several launches
 MOST_FLAGGED = (1 << 20) + (1 << 17)  # bytes of flagged lines per part: more than of the data, but they need no fence
-MOST_LINES = 1 << 18  # the same for a plain round; above it, bulk data with a fence are faster
+MOST_LINES = 1 << 19  # bytes of lines that a rank receives in a plain round; above it, bulk data with a fence are faster
 MOST_PEERS = 8
 MOST_CTAS = 128  # kMostCtas of kernels/ranks/round_params.h
 COUNTERS = 1 + 2 * MOST_PEERS  # kCounters
@@ -138,7 +139,9 @@ class PeerLink(Link):
         hashed = self._hash(known) if known else None
         step = size if len(sent) > 1 else 0
         facts_at = 0 if hashed is None else hashed.data_ptr()
-        self._module.run(sent, found, *self.round_of(descriptor), facts_at, step, int(2 * size <= MOST_LINES))
+        self._module.run(
+            sent, found, *self.round_of(descriptor), facts_at, step, int(in_lines(size, self.world, MOST_LINES, self.flagged))
+        )
         self.bad = self._failed
         used = like.numel() * like.element_size()
         return [row[:used].view(like.dtype).view(like.shape) for row in found]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from opfacade.base import notices
-from opfacade.distributed.frames import BYE, Frame
+from opfacade.distributed.frames import BYE, EAGER, Frame
 from opfacade.distributed.judgement import desync, named, told
 from opfacade.distributed.mailbox import Mailbox
 from opfacade.distributed.setup import text_of
@@ -62,14 +62,15 @@ def exchange(mail: Mailbox, frame: Frame, outgoing: Sequence[Tensor], patience: 
 def _arrived(mail: Mailbox, frame: Frame, patience: Patience, group: Waiting) -> int | None:
     """Waits until every peer has sent. Returns the peer that arrived last, or None if this rank did not wait."""
     start, op, last, told_of = time.monotonic(), group.name_of(frame), None, False
+    place = op if frame.kind in EAGER else f"{op}.run"
     while True:
-        _raise_bad_news(mail)
+        _raise_bad_news(mail, place, frame.call)
         missing, waited = _missing(mail), time.monotonic() - start
         if not missing:
             return last
         last = missing[-1]
         if waited >= patience.timeout:
-            raise _absent(op, frame, tuple(missing), f"{patience.timeout:g} s")
+            raise _absent(place, frame, tuple(missing), f"{patience.timeout:g} s")
         if not told_of and waited >= patience.warn:
             told_of = True
             group.statistics.lags += 1
@@ -82,8 +83,8 @@ def _changed(mail: Mailbox, missing: int) -> bool:
     return mail.alarm() is not None or bool(_left(mail)) or len(_missing(mail)) < missing
 
 
-def _raise_bad_news(mail: Mailbox) -> None:
-    error = bad_news(mail)
+def _raise_bad_news(mail: Mailbox, place: str, call: int) -> None:
+    error = bad_news(mail, during=(place, call))
     if error is not None:
         raise error
 
@@ -104,11 +105,14 @@ def _left(mail: Mailbox, calls: int | None = None) -> list[int]:
     return [peer for peer in mail.peers if peer in closed or peer in gone]
 
 
-def bad_news(mail: Mailbox, calls: int | None = None) -> GroupError | None:
+def bad_news(
+    mail: Mailbox, calls: int | None = None, during: tuple[str, int | None] = ("group.run", None)
+) -> GroupError | None:
     """The failure that a peer reported, or the departure of a peer; None if there is neither. An alarm comes first: it names
     the rank at fault.
 
-    calls: the number of calls of this rank, if it is not waiting for a call.
+    calls: the number of calls of this rank, if it is not waiting for a call. during: op.stage and number of the call for which
+    it waits, for the message.
     """
     alarm = mail.alarm()
     if alarm is None and _left(mail, calls):
@@ -120,7 +124,10 @@ def bad_news(mail: Mailbox, calls: int | None = None) -> GroupError | None:
     if not bad:
         return None
     why = "; ".join(f"rank {peer}: {mail.gone().get(peer, 'it closed its group')}" for peer in bad)
-    return told("group.run", "OPF-N001", "every rank to make the call", f"no more of {named(tuple(bad))} ({why})", tuple(bad))
+    place, call = during
+    of_call = "" if call is None else f" for call {call}"
+    got = f"no more of {named(tuple(bad))}{of_call} ({why})"
+    return told(place, "OPF-N001", "every rank to make the call", got, tuple(bad))
 
 
 def _alarm(peer: int, said: dict[str, object]) -> GroupError:
@@ -131,7 +138,7 @@ def _alarm(peer: int, said: dict[str, object]) -> GroupError:
     return error
 
 
-def _absent(op: str, frame: Frame, ranks: tuple[int, ...], after: str) -> GroupError:
+def _absent(place: str, frame: Frame, ranks: tuple[int, ...], after: str) -> GroupError:
     hint = "It died, stopped, or made fewer calls than this rank."
     got = f"nothing from {named(ranks)} for call {frame.call} within {after}"
-    return told(f"{op}.run", "OPF-N001", "every rank to make the call", got, ranks, hint)
+    return told(place, "OPF-N001", "every rank to make the call", got, ranks, hint)

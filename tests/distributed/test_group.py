@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-from tests.distributed import scenarios, worlds
+from tests.distributed import death_scenarios, scenarios, worlds
 
 
 def same_on_all(found):
@@ -72,6 +73,23 @@ def test_a_rank_that_is_killed_is_named_and_the_others_go_on(tmp_path):
         [after("OPF-N001", [2]), True],
         [[3.0] * 10] * 3,
     ]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize(
+    ("stage", "place"), [("group", "setup of the group"), ("reserve", "reserve"), ("run", "collective.run")]
+)
+def test_a_rank_that_dies_at_any_stage_is_named_with_the_call_and_the_others_go_on(tmp_path, stage, place, victim):
+    """The store of the process group is on rank 0, and dies with it."""
+    found = worlds.run(tmp_path, 3, partial(death_scenarios.dies, stage=stage, victim=victim), dead=(victim,))
+    for code, ranks, text, after in found.values():
+        assert [ranks, after] == [[victim], [3.0] * 10]
+        if stage == "reserve" and code == "OPF-N004":  # `reserve` begins with a check, which may find the death first
+            assert f"no more of rank {victim} (" in text
+            continue
+        assert code == "OPF-N001"
+        assert text.startswith(f"{place}: ")
+        assert f"no more of rank {victim} for call " in text
 
 
 @pytest.mark.parametrize("world", [2, 3, pytest.param(8, marks=pytest.mark.heavy)])

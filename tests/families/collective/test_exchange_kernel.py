@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed._symmetric_memory as symmetric
 
-from opfacade.core.joined import bytes_of_lines
+from opfacade.core.joined import bytes_of_lines, in_lines
 from opfacade.distributed import peers
 from opfacade.jit.spec import JitSpec
 from tests import emulator
@@ -52,9 +52,16 @@ def test_every_rank_receives_the_bytes_of_all_ranks(world, each, flagged):
 
 
 def test_lines_take_whole_groups_of_chunks():
-    """A plain round of the most bytes that it sends in lines fits into the lines of an arena."""
     assert [bytes_of_lines(size) for size in (16, 512, 513, 16 * 700)] == [1024, 1024, 2048, 2 * 16 * 704]
-    assert bytes_of_lines(peers.MOST_LINES // 2) <= peers.MOST_FLAGGED
+
+
+def test_lines_are_for_as_many_bytes_as_a_rank_receives_before_a_fence_is_faster():
+    """(bytes to each rank, ranks, bytes of lines that a rank may receive, bytes of lines per rank in an arena)"""
+    assert in_lines(512, 2, 1024, 1024)
+    assert not in_lines(513, 2, 1024, 4096)
+    assert not in_lines(513, 2, 4096, 1024)
+    assert in_lines(512, 4, 3072, 1024)
+    assert not in_lines(512, 4, 3071, 4096)
 
 
 @pytest.mark.parametrize("flagged", WAYS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from opfacade.backends.cuda import support
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.joined import Peers, bytes_of_lines
+from opfacade.core.joined import Peers, in_lines
 from opfacade.core.target import Target
 from opfacade.plans.collective import MergeAcrossArgs, MergeAcrossDescriptor
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opfacade.jit.spec import JitSpec
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
-MOST_LINES = 5 << 17  # maximum bytes of flagged lines per rank; above it, bulk data with a fence are faster
+MOST_LINES = 9 << 17  # bytes of flagged lines that a rank receives; above it, bulk data with a fence are faster
 MOST_HELD = 48 << 10  # maximum bytes of states from flagged lines that a CTA keeps in shared memory
 _LINE = 16
 Run = Callable[[MergeAcrossArgs, Peers], None]
@@ -75,7 +75,7 @@ def runner(d: MergeAcrossDescriptor, module: Module) -> Run:
 def _is_flagged(d: MergeAcrossDescriptor, rows: int, peers: Peers) -> bool:
     """Whether states are sent in flagged lines, for which a log-sum-exp takes as much as 16 bytes of o."""
     size = d.states * rows * d.kept_heads * (d.head_dim * ITEMSIZE[d.dtype] + _LINE)
-    return bytes_of_lines(size) <= min(MOST_LINES, peers.flagged)
+    return in_lines(size, d.world, MOST_LINES, peers.flagged)
 
 
 def keep(made: Tensor, to: Tensor) -> None:

@@ -16,7 +16,7 @@ from opfacade.backends.cuda.folds.layout import RowLayout
 from opfacade.backends.cuda.programs import source
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
-from opfacade.core.joined import Peers, bytes_of_lines
+from opfacade.core.joined import Peers, in_lines
 from opfacade.core.target import Target
 from opfacade.plan import Plan
 from opfacade.plans._collective.all_reduce_norm import AllReduceNormArgs, AllReduceNormDescriptor
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_WORLD, MOST_CTAS = 8, 128  # kMostRanks and kMostCtas of kernels/ranks/round_params.h
 _LAYOUT = RowLayout()
-MOST_LINES = 1 << 18  # maximum bytes of flagged lines per rank; above it, bulk data with a fence are faster
+MOST_LINES = 1 << 18  # bytes of flagged lines that a rank receives; above it, bulk data with a fence are faster
 MOST_HELD = 48 << 10  # maximum bytes of sums that a CTA keeps in shared memory until the fold reads them
 _LINE = 16
 _NOTHING = 0xFF  # a NaN of every float type consists of such bytes
@@ -151,9 +151,8 @@ class _Call:
         """Whether rows are sent in flagged lines. The decision is the same on all ranks, because it does not depend on
         tensors."""
         whole = self._form.pitch == self._d.hidden * ITEMSIZE[self._d.dtype]
-        return (
-            not self._d.two_shot and whole and bytes_of_lines(rows * self._form.pitch) <= min(MOST_LINES, self._peers.flagged)
-        )
+        size = rows * self._form.pitch
+        return not self._d.two_shot and whole and in_lines(size, self._d.world, MOST_LINES, self._peers.flagged)
 
     def _held(self, rows: int, ctas: int) -> int:
         """Bytes of shared memory for the sums of a CTA; 0 if they do not fit."""
