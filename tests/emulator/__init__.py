@@ -51,12 +51,12 @@ def build(spec, first: tuple[Path, ...] = (), made=builds.library) -> Path:
     return made(compiler(), (sources.device, sources.binding), includes, (str(library), "-ldl"))
 
 
-def cuda_view(tensor: torch.Tensor, held: list[object]) -> object:
-    """The memory of a CPU tensor, labelled as GPU memory. DLPack borrows what is appended to `held`."""
+def cuda_view(tensor: torch.Tensor, held: list[object], device: int = 0) -> object:
+    """The memory of a CPU tensor, labelled as memory of a GPU. DLPack borrows what is appended to `held`."""
     code, bits = _CODES[tensor.dtype]
     sizes = (ctypes.c_int64 * tensor.ndim)(*tensor.shape)
     steps = (ctypes.c_int64 * tensor.ndim)(*tensor.stride())
-    managed = _Tensor(tensor.data_ptr(), _Device(2, 0), tensor.ndim, code, bits, 1, sizes, steps, 0, None, None)
+    managed = _Tensor(tensor.data_ptr(), _Device(2, device), tensor.ndim, code, bits, 1, sizes, steps, 0, None, None)
     held.append((managed, sizes, steps, tensor))
     return tvm_ffi.from_dlpack(_Fake(managed))
 
