@@ -144,7 +144,7 @@ FAULTS = (
         _SUM,
         "if (!p.flagged || number > 0) {",
         "if (!p.flagged) {",
-        "wait_for_the_fold",
+        "until_the_fold",
     ),
     _planted(
         "a log-sum-exp is a chunk of o",
