@@ -26,6 +26,9 @@ from opfacade.backends.cuda.matmul import (
     decoded_groups as matmul_decoded_groups,
 )
 from opfacade.backends.cuda.matmul import (
+    direct as matmul_direct,
+)
+from opfacade.backends.cuda.matmul import (
     grouped as matmul_grouped,
 )
 from opfacade.backends.cuda.matmul import (
@@ -159,6 +162,7 @@ CANDIDATES = (
     matmul_coded.CANDIDATE,
     matmul_coded_mma.CANDIDATE,
     matmul_coded_mma.BYTES,
+    matmul_direct.CANDIDATE,
     replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows),
     matmul_grouped.CANDIDATE,
     matmul_decoded_groups.CANDIDATE,
