@@ -10,11 +10,4 @@ __device__ __forceinline__ void mma_chain(float (&d)[4], const uint32_t (&a)[4],
   mma_16x8x16<T>(d, a, b0, b1);
 }
 
-// Like mma_chain, if thread t of a quad has elements 4t to 4t + 3 of the k-step instead of two pairs that are eight apart: the
-// order of elements inside a k-step changes no bit.
-template <class T>
-__device__ __forceinline__ void mma_chain_fours(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  mma_16x8x16<T>(d, a, b0, b1);
-}
-
 }  // namespace opfacade

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kStack = 192 << 10;
 
-struct Copy { uint32_t dst; const void* src; bool valid; size_t bytes; };
+struct Copy { uint32_t dst; const void* src; bool valid; };
 
 struct Product {
   void (*make)(const void*);
@@ -85,9 +85,9 @@ const uint32_t (*exchange(const uint32_t* words, int count))[kLaneWords] {
   return w.words[parity];
 }
 
-void ask_copy(uint32_t dst, const void* src, bool valid, size_t bytes) {
-  order::write(at(dst), bytes);  // the copy may write from now on, until a thread waits for it
-  self().open.push_back({dst, src, valid, bytes});
+void ask_copy(uint32_t dst, const void* src, bool valid) {
+  order::write(at(dst), 16);  // the copy may write from now on, until a thread waits for it
+  self().open.push_back({dst, src, valid});
 }
 void close_copies() {
   self().groups.push_back(std::move(self().open));
@@ -97,11 +97,11 @@ void await_copies(size_t pending) {
   auto& groups = self().groups;
   for (; groups.size() > pending; groups.pop_front())
     for (const Copy& copy : groups.front()) {
-      order::write(at(copy.dst), copy.bytes);
+      order::write(at(copy.dst), 16);
       if (copy.valid) {
-        memcpy(at(copy.dst), copy.src, copy.bytes);
+        memcpy(at(copy.dst), copy.src, 16);
       } else {
-        memset(at(copy.dst), 0, copy.bytes);
+        memset(at(copy.dst), 0, 16);
       }
     }
 }

@@ -138,8 +138,8 @@ T from_bits(uint32_t value) {
   return out;
 }
 
-// A copy of `bytes` bytes, or of zeros if not valid, which is executed when a thread waits for its group.
-void ask_copy(uint32_t dst, const void* src, bool valid, size_t bytes = 16);
+// A copy of 16 bytes, or of zeros if not valid, which is executed when a thread waits for its group.
+void ask_copy(uint32_t dst, const void* src, bool valid);
 void close_copies();
 void await_copies(size_t pending);
 

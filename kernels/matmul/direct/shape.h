@@ -1,12 +1,13 @@
-// Shared memory of products whose operands threads copy unshifted, used by the kernel and its binding.
+// Shared memory of products by mma.sync whose operands threads copy, used by the kernel and its binding.
 #pragma once
 #include <stdint.h>
 
 namespace opfacade {
 
 constexpr int kDirectStep = 128;  // elements of k per stage
-// Bytes per line of a stage. There is space for the word after the last element; eight adjacent lines have all banks once.
-constexpr int kDirectPitch = 2 * kDirectStep + 32;
+// Bytes per line of a stage. A line that is not aligned to chunks of sixteen bytes has one chunk more. Words with the same index
+// of eight adjacent lines are in different banks.
+constexpr int kDirectPitch = 2 * kDirectStep + 16;
 
 // Number of stages that `length` elements of k use; one if there are none.
 constexpr int direct_slots(int stages, int length) {

@@ -47,19 +47,33 @@ class Direct(NamedTuple):
         return found | ({"segment": self.segments.length} if self.segments is not None else {})
 
     def printed(self) -> dict[str, Fact]:
-        shape: dict[str, Fact] = {"tile_rows": self.rows, "tile_columns": self.columns, "wide": self.wide, "beside": self.beside}
+        shape: dict[str, Fact] = {
+            "tile_rows": self.rows,
+            "tile_columns": self.columns,
+            "wide": self.wide,
+            "beside": self.beside,
+        }
         return shape | {"along": self.along, "stages": self.stages, "segmented": self.segments is not None}
 
 
-FEW, SOME, MANY = Direct(16, 1, 4, 1, 6), Direct(32, 2, 4, 1, 4), Direct(64, 2, 4, 1, 3)
-ALONG = Direct(16, 1, 1, 8, 4)  # each warp has one of at most eight segments
+# Tiles whose warps have adjacent columns.
+BESIDE = (
+    Direct(8, 1, 2, 1, 8), Direct(8, 1, 4, 1, 6), Direct(8, 2, 4, 1, 4), Direct(16, 1, 4, 1, 6), Direct(32, 1, 4, 1, 5),
+    Direct(32, 2, 4, 1, 4), Direct(64, 2, 4, 1, 3), Direct(64, 4, 4, 1, 3),
+)  # fmt: skip
+# Tiles whose warps have one of at most eight segments of k.
+ALONG = (Direct(8, 1, 1, 8, 4), Direct(16, 1, 1, 8, 4))
+
+
+def choice(problem: MatmulDescriptor, target: Target) -> Direct | None:
+    """The shape of the kernel; None if tiles of wgmma are faster."""
+    return None
 
 
 def _shape(problem: MatmulDescriptor, target: Target) -> Direct:
-    segments = segments_of(problem)
-    if segments is not None and problem.total_num_rows <= 32:
-        return ALONG._replace(segments=segments)
-    return next((one for one in (FEW, SOME) if problem.total_num_rows <= one.rows), MANY)._replace(segments=segments)
+    found = choice(problem, target)
+    assert found is not None
+    return found
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
@@ -76,13 +90,12 @@ def _unfit(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(_lacks(problem, target))
 
 
-def pays(problem: MatmulDescriptor, target: Target) -> bool:
-    return True
-
-
 def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    reasons = _unfit(problem, target)
-    return reasons or tuple(support.choice_reason("OPF-S003", "small enough for mma.sync", pays(problem, target), (True,)))
+    unfit = _unfit(problem, target)
+    if unfit:
+        return unfit
+    pays = choice(problem, target) is not None
+    return tuple(support.choice_reason("OPF-S003", "sizes for which mma.sync is faster than wgmma", pays, (True,)))
 
 
 CANDIDATE = candidate(_FORM, _declines, _shape)
