@@ -4,6 +4,7 @@
 #include "kernels/matmul/direct/shape.h"
 #include "kernels/matmul/matmul_params.h"
 #include "kernels/ptx/cp_async_part.cuh"
+#include "kernels/ptx/forget.cuh"
 
 namespace opfacade {
 
@@ -12,6 +13,8 @@ namespace opfacade {
 template <int kLines, int kThreads>
 struct DirectLines {
   static constexpr int kLanes = kThreads / 8, kChunks = kDirectStep / 8;
+  static constexpr int kAt = kThreads / 8, kFirsts = (kLines + kAt - 1) / kAt;  // lines whose first elements a warp loads at once
+  using Firsts = uint16_t[kFirsts];
   const uint16_t* data;  // first element of the first line
   int64_t step, each;    // elements between lines, and between elements of a line
   int lines, size;       // size: elements per line
@@ -19,6 +22,8 @@ struct DirectLines {
   const uint16_t* own;             // that element, aligned to sixteen bytes
   int64_t eighth;                  // elements between lines of this thread
   bool shifted, odd;               // a line may begin inside a chunk, or between two words
+  int whole, last;                 // steps that begin at elements `whole` to `last` are copied whole
+  uint32_t mine, more;             // number of lines of this thread, also of those that it copies one chunk more of
 
   // row: index of the first line. end: number of lines of the operand.
   __device__ __forceinline__ DirectLines(const MatmulOperand& of, int batch, int row, int end, int k, int index)
@@ -26,6 +31,9 @@ struct DirectLines {
         thread(index), line(index / kLanes), chunk(index % kLanes), first(8 * chunk - over(line)), own(data + line * step + first), eighth(8 * step) {
     const uint64_t places = reinterpret_cast<uintptr_t>(of.data) | 2 * static_cast<uint64_t>(of.row | of.batch);
     shifted = each == 1 && places % 16 != 0, odd = each == 1 && places % 4 != 0;
+    whole = each != 1 ? size : shifted ? 1 : 0, last = size - kDirectStep - 8;
+    mine = max(lines - line + 7, 0) / 8, more = shifted && chunk == 0 ? mine : 0;
+    forget_origin(mine), forget_origin(more);  // so that stages do not compute them again
   }
   // Number of elements between the start of a chunk and that of a line.
   __device__ __forceinline__ int over(int of) const {
@@ -33,33 +41,51 @@ struct DirectLines {
   }
   // Copies the elements of a step of k, which begins at element `from`, and zeros up to a multiple of 16.
   __device__ __forceinline__ void copy(uint32_t to, int from) const {
-    const int left = size - from, filled = (min(left, kDirectStep) + 15) / 16 * 16;
-    if (each != 1) return copy_apart(to, from, filled);
     const uint32_t place = to + line * kDirectPitch + chunk * 16;
+    if (from >= whole && from <= last) copy_whole(place, own + from); else copy_part(to, place, from, size - from);
+  }
+  // Loads the elements before the first aligned chunk of each line. Eight threads have one line.
+  __device__ __forceinline__ void load_first(Firsts& firsts) const {
 #pragma unroll
-    for (int j = 0; j <= kChunks; j += kLanes) {
-      const int at = first + 8 * j;
-      // the first chunk of a line also contains elements before the line; copy_first stores it
-      if (at >= filled || from + at < 0 || (j == kChunks && (chunk > 0 || !shifted))) continue;
-      if (left - at >= 8) copy_chunks(place + 16 * j, own + from + 8 * j, 16); else copy_chunks(place + 16 * j, own + from + 8 * j, 2 * max(left - at, 0));
+    for (int i = 0; i < kFirsts; ++i) {
+      const int of = thread / 8 + i * kAt, at = thread % 8 - over(of);
+      firsts[i] = is_first(of, at) && at < size ? data[of * step + at] : 0;
     }
   }
-  // Stores the elements before the first aligned chunk of each line. Eight threads have one line.
-  __device__ __forceinline__ void copy_first(uint32_t to) const {
-#pragma unroll 1
-    for (int i = thread / 8; shifted && i < lines; i += kThreads / 8) {
-      const int at = thread % 8 - over(i);
-      unsigned char* const place = dynamic_shared() + (to - smem_address(dynamic_shared())) + i * kDirectPitch + thread % 8 * 2;
-      if (at >= 0 && at < thread % 8) *reinterpret_cast<uint16_t*>(place) = at < size ? data[i * step + at] : 0;
+  __device__ __forceinline__ void store_first(uint32_t to, const Firsts& firsts) const {
+#pragma unroll
+    for (int i = 0; i < kFirsts; ++i) {
+      const int of = thread / 8 + i * kAt;
+      unsigned char* const place = dynamic_shared() + (to - smem_address(dynamic_shared())) + of * kDirectPitch + thread % 8 * 2;
+      if (is_first(of, thread % 8 - over(of))) *reinterpret_cast<uint16_t*>(place) = firsts[i];
     }
   }
 
  private:
-  // Copies the first `bytes` bytes of the same chunk of all lines of this thread.
-  __device__ __forceinline__ void copy_chunks(uint32_t to, const uint16_t* begin, int bytes) const {
+  __device__ __forceinline__ bool is_first(int of, int at) const { return shifted && of < lines && at >= 0 && at < thread % 8; }
+  // Copies a step whose chunks all are in the line.
+  __device__ __forceinline__ void copy_whole(uint32_t place, const uint16_t* from) const {
 #pragma unroll
-    for (int i = 0; i < kLines; i += 8, begin += eighth)
-      if (line + i < lines) cp_async_part(to + i * kDirectPitch, begin, bytes);
+    for (int i = 0; i < kLines / 8; ++i, from += eighth) {
+#pragma unroll
+      for (int j = 0; j < kChunks; j += kLanes) cp_async_16_if(i < mine, place + i * 8 * kDirectPitch + 16 * j, from + 8 * j);
+      cp_async_16_if(i < more, place + i * 8 * kDirectPitch + 16 * kChunks, from + 8 * kChunks);
+    }
+  }
+  // Copies a step at the start or the end of lines.
+  __device__ __forceinline__ void copy_part(uint32_t to, uint32_t place, int from, int left) const {
+    const int filled = (min(left, kDirectStep) + 15) / 16 * 16;
+    if (each != 1) return copy_apart(to, from, filled);
+#pragma unroll 1
+    for (int j = 0; j <= kChunks; j += kLanes) {
+      const int at = first + 8 * j, bytes = 2 * min(max(left - at, 0), 8);
+      // the first chunk of a line also contains elements before the line; store_first stores it
+      if (at >= filled || from + at < 0 || (j == kChunks && (chunk > 0 || !shifted))) continue;
+      const uint16_t* begin = own + from + 8 * j;
+#pragma unroll
+      for (int i = 0; i < kLines; i += 8, begin += eighth)
+        if (line + i < lines) cp_async_part(place + i * kDirectPitch + 16 * j, begin, bytes);
+    }
   }
   // Copies elements that are not adjacent, two at a time.
   __device__ __forceinline__ void copy_apart(uint32_t to, int from, int filled) const {
@@ -78,7 +104,9 @@ struct DirectReader {
 
   // over: elements before the line. A thread has elements 2t, 2t + 1, 2t + 8 and 2t + 9 of each k-step, t being lane % 4.
   __device__ __forceinline__ DirectReader(int line, int over)
-      : offset(line * kDirectPitch + (over / 2 + threadIdx.x % 4) * 4), selector(over % 2 != 0 ? 0x5432u : 0x3210u) {}
+      : offset(line * kDirectPitch + (over / 2 + threadIdx.x % 4) * 4), selector(over % 2 != 0 ? 0x5432u : 0x3210u) {
+    forget_origin(offset), forget_origin(selector);  // so that stages do not compute them again
+  }
   // at: shared address of the k-step. kOdd: the line may begin between two words.
   template <bool kOdd>
   __device__ __forceinline__ uint2 read(uint32_t at) const {

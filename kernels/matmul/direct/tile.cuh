@@ -12,7 +12,7 @@ namespace opfacade {
 
 // A config C. kRows, kColumns: tile size; with eight rows, the other half of operand A is zero. kWide: blocks of eight columns per
 // warp. kBeside: warps with adjacent columns, which share stages. kAlong: warps with one segment of k each. kStages: stages of
-// these warps. kSegments: a warp sums several segments of k.
+// these warps. kSegments: a warp sums several segments of k. A team has as many warps that copy as warps that multiply.
 template <class C>
 struct DirectTeam {
   static_assert(C::kBeside == 1 || C::kAlong == 1, "warps lie side by side or along k");
@@ -25,38 +25,45 @@ struct DirectTeam {
   DirectLines<C::kColumns, kThreads> weight;
   uint32_t base;
   DirectReader of_x, of_weight;
+  bool copies;  // whether this warp copies
 
-  // thread: index of this thread in its team.
+  // thread: index of this thread in its team; the first half multiplies.
   __device__ __forceinline__ DirectTeam(const MatmulParams& p, const Tile& tile, uint32_t stages, int thread)
-      : x(p.x, tile.batch, tile.row, tile.end, p.k, thread), weight(p.weight, tile.weight, tile.column, p.columns, p.k, thread), base(stages),
-        of_x(thread % 32 / 4, x.over(thread % 32 / 4)), of_weight(column_of(thread), weight.over(column_of(thread))) {}
+      : x(p.x, tile.batch, tile.row, tile.end, p.k, thread % kThreads), weight(p.weight, tile.weight, tile.column, p.columns, p.k, thread % kThreads), base(stages),
+        of_x(thread % 32 / 4, x.over(thread % 32 / 4)), of_weight(column_of(thread % kThreads), weight.over(column_of(thread % kThreads))), copies(thread >= kThreads) {}
   static __device__ __forceinline__ int column_of(int thread) { return thread / 32 * 8 * C::kWide + thread % 32 / 4; }
   static __device__ __forceinline__ void sync() {
-    if constexpr (C::kBeside == 1) __syncwarp(); else __syncthreads();
+    if constexpr (C::kAlong > 1) named_sync(1 + threadIdx.x / (2 * kThreads), 2 * kThreads); else __syncthreads();
   }
-  __device__ __forceinline__ uint32_t stage(int index) const { return base + index % C::kStages * kStage; }
+  // Shared address of the stage after `stage`.
+  __device__ __forceinline__ uint32_t after(uint32_t stage) const { return stage == base + kAhead * kStage ? base : stage + kStage; }
 
-  // Each thread commits one group of copies per stage, also after the last stage, so that waits can count groups.
-  __device__ __forceinline__ void load(int index, int from, int end) const {
-    if (from < end) x.copy(stage(index), from), weight.copy(stage(index) + kX, from);
+  // A thread that copies commits one group per stage, also after the last stage, so that waits can count groups.
+  __device__ __forceinline__ void load(uint32_t stage, int from, int end) const {
+    if (from < end) x.copy(stage, from), weight.copy(stage + kX, from);
     cp_async_commit();
   }
   // Adds the products of elements `begin` to before `end` in the order of k. length: elements per segment.
   __device__ __forceinline__ void sum(Sums& sums, int begin, int end, int length) const {
     Sums found = {};
+    typename decltype(x)::Firsts x_first;
+    typename decltype(weight)::Firsts weight_first;
+    if (copies && begin == 0) x.load_first(x_first), weight.load_first(weight_first);
     sync();  // all threads have read the stages of the previous tile
+    uint32_t filled = base, read = base;
 #pragma unroll 1
-    for (int i = -kAhead, from = begin - kAhead * kDirectStep; from < end; ++i, from += kDirectStep) {
-      if (i >= 0) {
-        cp_async_wait<kAhead - 1>();
+    for (int from = begin - kAhead * kDirectStep; from < end; from += kDirectStep, filled = after(filled)) {
+      if (copies && from == begin && begin == 0) x.store_first(base, x_first), weight.store_first(base + kX, weight_first);
+      if (from >= begin) {
+        if (copies) cp_async_wait<kAhead - 1>();
         sync();
       }
-      load(i + kAhead, from + kAhead * kDirectStep, end);
-      if (i == -1 && begin == 0) x.copy_first(base), weight.copy_first(base + kX);
-      if (i < 0) continue;
-      if (C::kSegments && i > 0 && from % length == 0) add(sums, found, from == begin + length);
+      if (copies) load(filled, from + kAhead * kDirectStep, end);
+      if (copies || from < begin) continue;
+      if (C::kSegments && from > begin && from % length == 0) add(sums, found, from == begin + length);
       const int steps = (min(end - from, kDirectStep) + 15) / 16;
-      if (x.odd || weight.odd) multiply<true>(found, stage(i), steps); else multiply<false>(found, stage(i), steps);
+      if (x.odd || weight.odd) multiply<true>(found, read, steps); else multiply<false>(found, read, steps);
+      read = after(read);
     }
     add(sums, found, !C::kSegments || end - begin <= length);
   }
@@ -116,14 +123,15 @@ __device__ __forceinline__ void finish_direct(const MatmulParams& p, const Tile&
   }
 }
 
-// Adds the sums of all warps, which have one segment each, in the order of k. The first warp finishes the tile.
+// Adds the sums of all teams, which have one segment each, in the order of k. The first warp finishes the tile.
 template <class C>
 __device__ __forceinline__ void finish_segments(const MatmulParams& p, const Tile& tile, uint32_t base, int slots, typename DirectTeam<C>::Sums& sums) {
   static_assert(DirectTeam<C>::kBlocks == 1 && C::kWide == 1, "a thread has four sums");
   const int lane = threadIdx.x % 32, bytes = slots * DirectTeam<C>::kStage, many = (p.k + p.segment - 1) / p.segment;
   float(&own)[4] = sums[0][0];
   __syncwarp();  // all lanes have read the stages
-  store_shared_16(base + threadIdx.x / 32 * bytes + lane * 16, make_uint4(__float_as_uint(own[0]), __float_as_uint(own[1]), __float_as_uint(own[2]), __float_as_uint(own[3])));
+  if (threadIdx.x % 64 < 32)
+    store_shared_16(base + threadIdx.x / 64 * bytes + lane * 16, make_uint4(__float_as_uint(own[0]), __float_as_uint(own[1]), __float_as_uint(own[2]), __float_as_uint(own[3])));
   __syncthreads();
   if (threadIdx.x < 32) {
 #pragma unroll 4
@@ -149,12 +157,12 @@ __device__ __forceinline__ void direct_tiles(const MatmulParams& p) {
     tile.end = min(tile.end, tile.row + C::kRows);  // a thread with eight rows has no row eight below its own
     typename Team::Sums sums;
     if constexpr (C::kAlong > 1) {
-      const int slots = direct_slots(C::kStages, p.segment), begin = warp * p.segment;
-      Team(p, tile, base + warp * slots * Team::kStage, threadIdx.x % 32).sum(sums, begin, min(p.k, begin + p.segment), p.segment);
+      const int slots = direct_slots(C::kStages, p.segment), begin = warp / 2 * p.segment;
+      Team(p, tile, base + warp / 2 * slots * Team::kStage, threadIdx.x % 64).sum(sums, begin, min(p.k, begin + p.segment), p.segment);
       finish_segments<C>(p, tile, base, slots, sums);
     } else {
       Team(p, tile, base, threadIdx.x).sum(sums, 0, p.k, p.segment);
-      finish_direct<C>(p, tile, warp, sums);
+      if (warp < C::kBeside) finish_direct<C>(p, tile, warp, sums);
     }
   }
 }

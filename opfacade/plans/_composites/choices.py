@@ -43,12 +43,12 @@ class Answer(NamedTuple):
 
 
 class Other(NamedTuple):
-    """A step whose choice changes with the number of rows. factor: its rows per row. first: the candidate that is asked first.
-    by_rows: that of `first` for this step, if it has one."""
+    """A step whose choice changes with the number of rows. factor: its rows per row. first: the candidates that are asked first
+    and have `by_rows`. by_rows: those of all of them for this step, if there are any."""
 
     at: int
     factor: int
-    first: Candidate | None
+    first: tuple[Candidate, ...]
     by_rows: Callable[[int], Hashable] | None
 
 
@@ -80,7 +80,7 @@ def _made(growing: Growing, kept: Kept, said: tuple[Hashable, ...], rows: int, b
     for other in kept.others:
         found[other.at] = _choice(growing.steps[other.at].name, growing.problem(other.at, rows), backend, target)
     answer = answer_of(tuple(found), 0)
-    if None not in said and all(found[other.at].candidate is other.first for other in kept.others):
+    if None not in said and all(found[other.at].candidate in other.first for other in kept.others):
         if len(kept.made) >= _MOST_MADE:
             kept.made.clear()
         kept.made[said] = answer
@@ -116,9 +116,22 @@ def _is_free(problem: Descriptor[Any], choice: Choice, backend: str) -> bool:
 
 def _other(growing: Growing, at: int, backend: str, target: Target) -> Other:
     problem, factors = growing.steps[at].problem, growing.factors[at]
-    first = next((one for one in _offered(type(problem), backend) if not _refuses(one, problem, target)), None)
-    make = first.by_rows if first is not None and factors.keys() <= _ROWS else None
-    return Other(at, factors.get("total_num_rows", 0), first, make and make(problem, target))
+    offered = (one for one in _offered(type(problem), backend) if not _refuses(one, problem, target))
+    first: list[Candidate] = []
+    by_rows: list[Callable[[int], Hashable]] = []
+    for one in offered if factors.keys() <= _ROWS else ():
+        make = None if one.by_rows is None else one.by_rows(problem, target)
+        if make is None:
+            break
+        first.append(one)
+        by_rows.append(make)
+    return Other(at, factors.get("total_num_rows", 0), tuple(first), _all_of(by_rows))
+
+
+def _all_of(by_rows: list[Callable[[int], Hashable]]) -> Callable[[int], Hashable] | None:
+    if len(by_rows) < 2:
+        return by_rows[0] if by_rows else None
+    return lambda rows: tuple([one(rows) for one in by_rows])
 
 
 def _refuses(candidate: Candidate, problem: Descriptor[Any], target: Target) -> bool:

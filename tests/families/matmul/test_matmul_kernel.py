@@ -15,7 +15,7 @@ from opfacade.plans.matmul import EXAMPLES, MatmulDescriptor
 from opfacade.testing import inputs
 from opfacade.testing.bits import same_bits
 from tests import emulator
-from tests.families.matmul.held import held
+from tests.families.matmul.held import by_tiles, held
 from tests.support import poison
 
 SM_90A = Target.parse("sm_90a")
@@ -23,7 +23,7 @@ SM_90A = Target.parse("sm_90a")
 
 @pytest.fixture(autouse=True)
 def _any_assembler():
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None), by_tiles():
         yield
 
 

@@ -11,11 +11,10 @@ import torch
 from opfacade import Plan, Preference, Target
 from opfacade.backends.cuda import matmul as backend
 from opfacade.backends.cuda.matmul import repack as matmul_repack
-from opfacade.core.descriptor import forget_specializations
-from opfacade.plan import forget_selections
 from opfacade.plans.matmul import MatmulDescriptor, Scaling
 from opfacade.testing import inputs, numerics
 from tests import emulator
+from tests.families.matmul.held import by_tiles, forget
 from tests.support.fenced import fenced
 from tests.support.unaligned import in_a_child, one_element_on
 
@@ -24,15 +23,8 @@ SM_90A = Target.parse("sm_90a")
 
 @pytest.fixture(autouse=True)
 def _any_assembler():
-    with patch("opfacade.backends.cuda.ptxas.release", return_value=None):
+    with patch("opfacade.backends.cuda.ptxas.release", return_value=None), by_tiles():
         yield
-    forget()
-
-
-def forget():
-    """Selections under a patched rule."""
-    forget_specializations()
-    forget_selections()
 
 
 def made(rows=70, n=72, k=77, dtype="bf16", **more):

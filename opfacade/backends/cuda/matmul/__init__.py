@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
 from opfacade.backends.cuda.matmul import (
@@ -42,13 +41,12 @@ from opfacade.backends.cuda.matmul import (
 )
 from opfacade.backends.cuda.matmul.decoding import terms
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
-from opfacade.backends.cuda.matmul.segments import Segments, segments_of
 from opfacade.backends.cuda.matmul.source import has_factors
-from opfacade.backends.cuda.matmul.tiles import Sizes, nanoseconds, tile_of, tiles_by_time
+from opfacade.backends.cuda.matmul.tile_choice import choice_of
+from opfacade.backends.cuda.matmul.tiles import tile_of, tiles_by_time
 from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import memoize_last
-from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
 from opfacade.plans.matmul import MatmulDescriptor
 
@@ -68,33 +66,9 @@ _FORM = Form(
 )
 
 
-class _Choice(NamedTuple):
-    """The inputs for the choice of a tile. repack: whether operands are copied first."""
-
-    sizes: Sizes
-    sms: int
-    segments: Segments | None
-    repack: bool = False
-
-
-@memoize_last
-def _choice(problem: MatmulDescriptor, target: Target) -> _Choice:
-    sms = min(target.sm_count, problem.sm_limit or target.sm_count)
-    least = 64 if problem.weight_layout == "kn" else 32
-    size, segments = ITEMSIZE[problem.dtype], segments_of(problem)
-    many, parts = 1 if segments is None else segments.many, problem.dtype in FP8
-    sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, least, size, many, parts)
-    if problem.weight_format is not None or not matmul_repack.copies_of(problem):
-        return _Choice(sizes, sms, segments)
-    copied = sizes._replace(copied=matmul_repack.rate_of(problem))
-    times = (nanoseconds(tile_of(one, sms), one, sms) for one in (sizes, copied))
-    repack = matmul_repack.pays(problem, *times)
-    return _Choice(sizes if repack else copied, sms, segments, repack)
-
-
 @memoize_last
 def _shape(problem: MatmulDescriptor, target: Target) -> Shape:
-    found = _choice(problem, target)
+    found = choice_of(problem, target)
     if problem.weight_format is not None:
         return matmul_codes.shape_of(found.sizes, found.sms, terms(problem.weight_format, problem.dtype))
     return Shape(tile_of(found.sizes, found.sms), found.segments, found.repack, factors=has_factors(problem))
@@ -104,7 +78,7 @@ def _next_shape(problem: MatmulDescriptor, target: Target, place: int) -> Shape 
     """The shape with the tile at index `place` in the order of time, 0 being the fastest; None if there are fewer tiles."""
     if problem.weight_format is not None:
         return None
-    found = _choice(problem, target)
+    found = choice_of(problem, target)
     tiles = tiles_by_time(found.sizes, found.sms)
     if place >= len(tiles):
         return None
@@ -133,7 +107,7 @@ def _by_rows(problem: MatmulDescriptor, target: Target) -> Callable[[int], Hasha
     """The tile, if rows change neither copies of operands nor codes."""
     if problem.weight_format is not None or problem.x_layout != "mk" or matmul_repack.copies_of(problem):
         return None
-    found = _choice(problem, target)
+    found = choice_of(problem, target)
     return lambda rows: (tile_of(found.sizes._replace(rows=rows), found.sms), ptxas.reasons())
 
 

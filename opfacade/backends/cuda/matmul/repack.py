@@ -11,7 +11,7 @@ _CHUNK = 16  # bytes
 _MEMORY = 2900.0  # bytes per ns
 # Times in ns of an empty copy, of each warp that copies chunks of lines, and of threads that copy the first step; measured on
 # an H200.
-_LAUNCH, _WARP, _FIRST = 1800.0, 0.7, 2000.0
+_LAUNCH, _WARP, FIRST = 1800.0, 0.7, 2000.0
 _PART = 128  # chunks of a line per warp
 # Bytes per ns that threads of a CTA copy: if k is contiguous (measured on an H100), and if it is not (estimated).
 _LINES, _ACROSS = 4.2, 2.0
@@ -42,9 +42,12 @@ def rate_of(problem: MatmulDescriptor) -> float:
 def pays(problem: MatmulDescriptor, with_tma: float, by_threads: float) -> bool:
     """Whether copies, each read and written once, and their product by TMA are faster than threads that copy for each tile.
     Times of both products are in ns."""
-    copied = copies_of(problem)
-    of_copies = _LAUNCH + max(2 * copied / _MEMORY, _WARP * _warps(problem))
-    return copied > 0 and with_tma + of_copies < by_threads + _FIRST
+    return copies_of(problem) > 0 and with_tma + time_of(problem) < by_threads + FIRST
+
+
+def time_of(problem: MatmulDescriptor) -> float:
+    """The time of the copies in ns."""
+    return _LAUNCH + max(2 * copies_of(problem) / _MEMORY, _WARP * _warps(problem))
 
 
 def _warps(problem: MatmulDescriptor) -> float:

@@ -18,4 +18,8 @@ inline void cp_async_part(uint32_t dst, const void* src, int bytes) {
   simt::ask_copy(dst, read.back().data(), true);
 }
 
+inline void cp_async_16_if(bool any, uint32_t dst, const void* src) {
+  if (any) cp_async_16(dst, src, true);
+}
+
 }  // namespace opfacade
