@@ -285,5 +285,6 @@ EXAMPLES = (
         gated=True,
     ),
     MatmulDescriptor(total_num_rows=9, n=40, k=96, dtype="i8", out_dtype="i8", scaling=Scaling(kind="token")),
+    MatmulDescriptor(total_num_rows=5, n=43, k=77, dtype="bf16", out_dtype="f32", bias=True),
     *GROUPED,
 )

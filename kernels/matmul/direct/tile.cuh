@@ -1,7 +1,7 @@
-// Matmul of 16-bit types by mma.sync, for small problems and for operands that TMA cannot load. It has no tensor map, barrier in
-// shared memory, producer or cluster, and its code is short: a launch with cold caches waits for each part of these. Either warps
-// side by side share the rows of a tile and sum all of k, or each warp sums one segment of k. Products are added in the order of
-// wgmma tiles (chain.cuh), so their bits are equal.
+// Matmul of 16-bit types by mma.sync, for operands that TMA cannot load. A copy to aligned lines would be a second launch, and
+// tiles of wgmma need operands in the layout of TMA, so this kernel copies chunks as they are and shifts words as it reads them.
+// Half of the warps copy, the others multiply. Those either have adjacent columns and all of k, or one segment of k each. Products
+// are added in the order of wgmma tiles (chain.cuh), so their bits are equal.
 #pragma once
 #include "kernels/matmul/direct/lines.cuh"
 #include "kernels/matmul/finish.cuh"

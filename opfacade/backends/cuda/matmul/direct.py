@@ -1,5 +1,5 @@
-"""Products of 16-bit types by mma.sync, whose operands threads copy: for small problems, and for operands that TMA cannot
-load."""
+"""Products of 16-bit types by mma.sync, whose operands threads copy: for operands that TMA cannot load, if k is short or rows
+are few."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.matmul import repack as matmul_repack
-from opfacade.backends.cuda.matmul.direct_choice import FEW, Direct, choice
+from opfacade.backends.cuda.matmul.direct_choice import Direct, choice
 from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
 from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
@@ -53,10 +53,10 @@ def _declines(problem: MatmulDescriptor, target: Target) -> tuple[Reason, ...]:
 
 
 def _by_rows(problem: MatmulDescriptor, target: Target) -> Callable[[int], Hashable] | None:
-    """Up to FEW rows, each number has its own choice; more rows are refused if TMA can load the operands."""
+    """One answer if TMA can load the operands at any number of rows: they are refused."""
     if problem.x_layout != "mk" or matmul_repack.copies_of(problem):
         return None
-    return lambda rows: min(rows, FEW + 1)
+    return lambda rows: False
 
 
 CANDIDATE = replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows)

@@ -15,7 +15,7 @@ from opfacade.plans.matmul import MatmulDescriptor
 
 _STEP, _PITCH = 128, 272  # elements of k per stage, and bytes per line of a stage (kernels/matmul/direct/shape.h)
 _SHARED, _THREADS = 227 * 1024, 2048  # per SM
-FEW = 64  # maximum rows of products that TMA can load
+_FEW = 64  # maximum rows of tiles whose warps have a segment each
 _MEMORY = 2484.0  # bytes per ns
 
 
@@ -52,11 +52,11 @@ class Direct(NamedTuple):
 
 
 class _Rate(NamedTuple):
-    """once: ns per product. tile: ns per tile of a CTA. alone: ns per stage of a CTA. busy: ns per stage and CTA of an SM that
-    has several."""
+    """once: ns per product. cta: ns per CTA of an SM. alone: ns per stage of a wave of CTAs. busy: ns per stage and CTA of an
+    SM."""
 
     once: float
-    tile: float
+    cta: float
     alone: float
     busy: float
 
@@ -66,26 +66,27 @@ BESIDE = (
     Direct(8, 1, 4, 1, 6), Direct(8, 2, 4, 1, 4), Direct(16, 1, 4, 1, 6), Direct(16, 2, 4, 1, 4), Direct(32, 1, 4, 1, 5),
     Direct(32, 2, 4, 1, 4), Direct(64, 2, 4, 1, 3),
 )  # fmt: skip
+_SQUARE = Direct(32, 2, 4, 1, 4)  # also for more rows
 # Tiles whose warps have one of at most eight segments of k.
 ALONG = (Direct(8, 1, 1, 8, 4), Direct(16, 1, 1, 8, 4))
 # Fitted to times on an H200: (rows, columns) of a tile -> rates if k is even, and if it is odd.
 _RATES = {
-    (8, 32): (_Rate(0, 0, 450, 280), _Rate(0, 0, 600, 480)),
-    (8, 64): (_Rate(60, 40, 420, 500), _Rate(60, 40, 700, 760)),
-    (16, 32): (_Rate(300, 100, 450, 330), _Rate(300, 100, 700, 470)),
-    (16, 64): (_Rate(300, 100, 450, 500), _Rate(300, 100, 900, 900)),
-    (32, 32): (_Rate(300, 100, 700, 300), _Rate(300, 100, 1000, 600)),
-    (32, 64): (_Rate(100, 240, 800, 500), _Rate(100, 240, 1300, 1000)),
-    (64, 64): (_Rate(100, 350, 1000, 700), _Rate(100, 350, 1800, 1500)),
-    (8, 8): (_Rate(900, 900, 700, 500), _Rate(900, 900, 700, 500)),
-    (16, 8): (_Rate(900, 900, 900, 600), _Rate(900, 900, 1100, 700)),
+    (8, 32): (_Rate(70, 760, 620, 320), _Rate(70, 760, 700, 470)),
+    (8, 64): (_Rate(0, 870, 710, 510), _Rate(0, 870, 870, 520)),
+    (16, 32): (_Rate(270, 970, 640, 450), _Rate(270, 970, 850, 660)),
+    (16, 64): (_Rate(710, 870, 690, 510), _Rate(710, 870, 990, 510)),
+    (32, 32): (_Rate(270, 970, 860, 500), _Rate(270, 970, 1400, 800)),
+    (32, 64): (_Rate(0, 1720, 970, 940), _Rate(0, 1720, 1460, 1460)),
+    (64, 64): (_Rate(0, 1620, 1340, 1310), _Rate(0, 1620, 2120, 2120)),
+    (8, 8): (_Rate(2300, 2400, 450, 370), _Rate(2300, 2400, 750, 450)),
+    (16, 8): (_Rate(0, 0, 1500, 1500), _Rate(0, 0, 1500, 1500)),
 }
 
 
 @memoize_last
 def choice(problem: MatmulDescriptor, target: Target) -> Direct | None:
-    """The fastest tile; None if tiles of wgmma are faster."""
-    if problem.total_num_rows > FEW and not matmul_repack.copies_of(problem):
+    """The fastest tile; None if tiles of wgmma are faster, as they are if TMA can load both operands."""
+    if not matmul_repack.copies_of(problem):
         return None
     found, sms, segments, _ = choice_of(problem, target)
     best, least = None, time_of(problem, target)
@@ -99,9 +100,9 @@ def choice(problem: MatmulDescriptor, target: Target) -> Direct | None:
 def _fitting(rows: int, segments: Segments | None) -> list[Direct]:
     """Tiles that are not mostly empty."""
     height = next((one for one in (8, 16, 32) if rows <= one), 64)
-    heights = (32, 64) if height == 64 else (height,)
-    found = [one._replace(segments=segments) for one in BESIDE if one.rows in heights]
-    if segments is not None and rows <= FEW:
+    fit = [one for one in BESIDE if one.rows == height or (one == _SQUARE and height == 64)]
+    found = [one._replace(segments=segments) for one in fit]
+    if segments is not None and rows <= _FEW:
         found.append(ALONG[height > 8]._replace(segments=segments))
     return found
 
@@ -115,5 +116,5 @@ def nanoseconds(shape: Direct, sizes: tuple[int, int, int, int], sms: int) -> fl
     resident = max(1, min(_SHARED // (shared + 1024), _THREADS // (64 * shape.beside * shape.along)))
     each = -(-(-(-rows // shape.rows) * -(-columns // shape.columns) * batch) // sms)  # CTAs per SM
     waves, rate = -(-each // resident), _RATES[shape.rows, shape.columns][k % 2]
-    time = rate.once + waves * rate.tile + stages * max(waves * rate.alone, each * rate.busy)
+    time = rate.once + each * rate.cta + stages * max(waves * rate.alone, each * rate.busy)
     return max(time, 2 * (rows + columns) * k * batch / _MEMORY)
