@@ -1,32 +1,25 @@
 // Producer of a matmul with coded weights: TMA loads x, and threads decode the weight into panels in shared memory. Each of
 // four warps fills every fourth stage, so that loads of four stages are in flight.
 #pragma once
-#include "kernels/common/stored.cuh"
-#include "kernels/matmul/code_kinds.cuh"
+#include "kernels/matmul/code_numbers.cuh"
 #include "kernels/matmul/load.cuh"
 
 namespace opfacade {
 
 constexpr int kProducers = 4;    // warps
 constexpr int kChunkCodes = 32;  // codes that a thread decodes at a time
-// 2^126: multiplies an f32 with the exponent bits of e2m1 to the number of e2m1
-constexpr float kOfE2m1 = 8.507059173023462e37f;
 
-// A config Q of codes. kCode: kind of codes. Scale, Zero: types of the tables. kZero: kind of zero points. kWholeZero: zero
-// points are codes. kGroup: elements of k per scale; 0: all of k. kOrdered: weight_groups contains the group of each element.
-// kScaled: each number is multiplied by its scale; otherwise sums are. kGlobal: each number is also multiplied by the scale of
-// the whole weight.
-//
 // Thirty-two codes of a column of the product. Loads and decoding are separate functions, so that loads of several chunks are
 // in flight.
 template <class C>
 struct CodeChunk {
   using Q = typename C::Codes;
-  static constexpr bool kBytes = Q::kCode == Code::kE4M3;
+  using Numbers = CodeNumbers<C>;
+  using Entry = typename Numbers::Entry;
+  static constexpr bool kBytes = Numbers::kBytes;
   static constexpr int kVectors = kBytes ? 2 : 1, kTables = Q::kGroup == 16 ? 2 : 1;
   uint4 words[kVectors];
-  typename Stored<typename Q::Scale>::Bits scale[kTables];
-  typename Stored<typename Q::Zero>::Bits zero[kTables];
+  Entry entry[kTables];
   int left;  // elements of the weight from the first code on; 0 or less: none
   int batch, of, first;  // index of the weight in the batch, column, and first element; used if each element has its own group
 
@@ -39,11 +32,10 @@ struct CodeChunk {
     }
 #pragma unroll
     for (int i = 0; i < kTables; ++i) {
-      scale[i] = 0, zero[i] = 0;
+      entry[i] = {0, 0};
       if (left <= 16 * i) continue;
       const int group = Q::kGroup == 0 ? 0 : (k + 16 * i + p.group_offset) / (Q::kGroup == 0 ? 1 : Q::kGroup);
-      if constexpr (Q::kScaled) scale[i] = at<typename Q::Scale>(p.weight_scale, tile.weight, column, group);
-      if constexpr (Q::kZero != ZeroPoint::kNone) zero[i] = at<typename Q::Zero>(p.weight_zero, tile.weight, column, group);
+      entry[i] = Numbers::entry(p, tile.weight, column, group);
     }
   }
   // half: 0 for the first half of a line of the panel, 1 for the second.
@@ -63,66 +55,23 @@ struct CodeChunk {
       else if (bytes > 16 * i) words[i] = chunk_of(from + 16 * i, 1, bytes - 16 * i);
     }
   }
-  // The number of code i of the eight codes in `word`, in f32 arithmetic. base: 2^23 plus the code that represents 0.
-  static __device__ __forceinline__ float number(uint2 word, int i, float base, float factor, float shift) {
-    if constexpr (kBytes) {
-      const uint2 wide = E4M3::widen(i < 4 ? word.x : word.y);
-      return scaled(f32_of_f16(static_cast<uint16_t>((i % 4 < 2 ? wide.x : wide.y) >> 16 * (i % 2))), factor, shift);
-    } else {
-      const uint32_t code = word.x >> 4 * i & 15;
-      if constexpr (Q::kCode == Code::kE2M1) return scaled(__uint_as_float((code & 8) << 28 | (code & 7) << 22) * kOfE2m1, factor, shift);
-      const float made = __uint_as_float(0x4b000000u | code) - base;
-      return scaled(Q::kZero == ZeroPoint::kSubtracted && !Q::kWholeZero ? made - shift : made, factor, shift);
-    }
-  }
-  static __device__ __forceinline__ float scaled(float number, float factor, float shift) {
-    const float found = Q::kScaled ? number * factor : number;
-    return Q::kZero == ZeroPoint::kAdded ? found + shift : found;
-  }
-  // Writes eight numbers, from code 8 i on. Elements after the end of k become zero, whatever their scale.
+  // Writes eight numbers, from code 8 i on.
   template <bool kInside>
   __device__ __forceinline__ void write_eight(const MatmulParams& p, int i, uint32_t to) const {
-    const int table = i * 8 / (kChunkCodes / kTables), rest = left - 8 * i;
-    const float factor = Q::kOrdered ? 1.f : Stored<typename Q::Scale>::load(scale[table]);
-    const float shift = Q::kOrdered ? 0.f : static_cast<float>(Stored<typename Q::Zero>::load(zero[table])), base = base_of(shift);
-    const float whole = Q::kGlobal ? *p.weight_global : 1.f;
-    uint2 word = word_of(i);
-    if (Q::kCode == Code::kSigned) word.x ^= 0x88888888u;
-    uint32_t pair[4], behind[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float low = 0.f, high = 0.f;
-      if constexpr (Q::kOrdered) {
-        if (kInside || 2 * j < rest) low = ordered(p, word, 8 * i + 2 * j);
-        if (kInside || 2 * j + 1 < rest) high = ordered(p, word, 8 * i + 2 * j + 1);
-      } else {
-        if (kInside || 2 * j < rest) low = number(word, 2 * j, base, factor, shift);
-        if (kInside || 2 * j + 1 < rest) high = number(word, 2 * j + 1, base, factor, shift);
-      }
-      if constexpr (Q::kGlobal) low *= whole, high *= whole;
-      pair[j] = C::T::pack(low, high);
-      if constexpr (C::kTerms == 2) behind[j] = rest_of(low, high, pair[j]);
-    }
-    store_shared_16(to, make_uint4(pair[0], pair[1], pair[2], pair[3]));
-    if constexpr (C::kTerms == 2) store_shared_16(to + C::kPanels * C::kColumns * 128, make_uint4(behind[0], behind[1], behind[2], behind[3]));
+    const uint2 word = Numbers::prepared(word_of(i));
+    const auto terms = Numbers::terms(entry[i * 8 / (kChunkCodes / kTables)]);
+    const EightNumbers found = Numbers::template eight<kInside>(p, left - 8 * i, [&](int j) {
+      if constexpr (Q::kOrdered) return ordered(p, word, 8 * i + j);
+      return Numbers::number(word, j, terms);
+    });
+    store_shared_16(to, found.pairs);
+    if constexpr (C::kTerms == 2) store_shared_16(to + C::kPanels * C::kColumns * 128, found.behind);
   }
   // The number of code i of the chunk, with scale and zero point loaded here; 0 if the index of its group is invalid.
   __device__ __forceinline__ float ordered(const MatmulParams& p, uint2 word, int i) const {
     const int group = p.weight_groups[first + i];
     if (static_cast<uint32_t>(group) >= static_cast<uint32_t>(p.num_groups)) return 0.f;
-    const float factor = Q::kScaled ? Stored<typename Q::Scale>::load(at<typename Q::Scale>(p.weight_scale, batch, of, group)) : 1.f;
-    float shift = 0.f;
-    if constexpr (Q::kZero != ZeroPoint::kNone) shift = static_cast<float>(Stored<typename Q::Zero>::load(at<typename Q::Zero>(p.weight_zero, batch, of, group)));
-    return number(word, i % 8, base_of(shift), factor, shift);
-  }
-  // 2^23 plus the code that represents 0.
-  static __device__ __forceinline__ float base_of(float shift) {
-    return (Q::kCode == Code::kSigned ? 8388616.f : 8388608.f) + (Q::kWholeZero ? shift : 0.f);
-  }
-  // Rounding errors of two numbers that were packed to bf16, also packed; 0 if the packed number is not finite.
-  static __device__ __forceinline__ uint32_t rest_of(float low, float high, uint32_t pair) {
-    const float first = __uint_as_float(pair << 16), second = __uint_as_float(pair & 0xffff0000u);
-    return C::T::pack((pair & 0x7f80u) == 0x7f80u ? 0.f : low - first, (pair & 0x7f800000u) == 0x7f800000u ? 0.f : high - second);
+    return Numbers::number(word, i % 8, Numbers::terms(Numbers::entry(p, batch, of, group)));
   }
   __device__ __forceinline__ uint2 word_of(int i) const {
     const uint32_t all[8] = {words[0].x, words[0].y, words[0].z, words[0].w, words[kVectors - 1].x, words[kVectors - 1].y,
@@ -133,10 +82,6 @@ struct CodeChunk {
   __device__ __forceinline__ void write(const MatmulParams& p, uint32_t panel, int line, int half) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) write_eight<kInside>(p, i, panel + panel_address(line, 4 * half + i));
-  }
-  template <class S>
-  static __device__ __forceinline__ typename Stored<S>::Bits at(const MatmulScales& of, int batch, int column, int group) {
-    return static_cast<const typename Stored<S>::Bits*>(of.data)[batch * of.batch + column * of.row + group * of.part];
   }
 };
 

@@ -286,5 +286,12 @@ EXAMPLES = (
     ),
     MatmulDescriptor(total_num_rows=9, n=40, k=96, dtype="i8", out_dtype="i8", scaling=Scaling(kind="token")),
     MatmulDescriptor(total_num_rows=5, n=43, k=77, dtype="bf16", out_dtype="f32", bias=True),
+    MatmulDescriptor(
+        total_num_rows=7,
+        n=40,
+        k=328,
+        dtype="bf16",
+        weight_format=Weight(dtype="uint4", num_groups=5, zero="int", dequantise="rounded"),
+    ),
     *GROUPED,
 )

@@ -4,6 +4,7 @@ from tests.mutation.mutant import cpu
 
 K = "kernels/matmul"
 CODES = "tests/families/matmul/test_codes_kernel.py"
+NUMBERS = "code_numbers.cuh"
 CODED = "tests/families/matmul/test_coded_kernel.py"
 PAST_K = "numbers of elements, columns and rows past the end meet zeros or are not stored; only memory would tell"
 TOGETHER = "the emulated producer loads the codes of a stage and its x without a pause, so that x is there where codes are"
@@ -44,26 +45,29 @@ FAULTS = (
     weights("numbers stay in f32", "found = found.to(torch_dtype(dtype))", "found = found.float()", "rounded_to"),
     weights("f16 rounds what it cannot hold", "problem.dtype == \"f16\" and wide", "problem.dtype == \"i8\" and wide",
             "contradict", "plans/_weights/weight.py"),
-    codes("halves of a byte are exchanged", "word.x >> 4 * i & 15;", "word.x >> 4 * (i ^ 1) & 15;", "columns"),
+    codes("halves of a byte are exchanged", "word.x >> 4 * i & 15;", "word.x >> 4 * (i ^ 1) & 15;", "columns", NUMBERS),
     codes("a group is lost", "(k + 16 * i + p.group_offset) / (Q", "(16 * i + p.group_offset) / (Q", "columns"),
     codes("the offset of the first group is lost", "(k + 16 * i + p.group_offset)", "(k + 16 * i)", "bound and zeros"),
-    codes("a zero point is off by one", "(Q::kWholeZero ? shift : 0.f)", "(Q::kWholeZero ? shift + 1.f : 0.f)", "columns"),
-    codes("a sign is lost", "word.x ^= 0x88888888u;", "word.x ^= 0u;", "columns and int4"),
-    codes("elements past k have numbers", "if (kInside || 2 * j < rest) low = number", "low = number", "past_the_end"),
-    codes("the second group of a chunk has the first scale", "table = i * 8 / (kChunkCodes / kTables)", "table = 0",
+    codes("a zero point is off by one", "0x4b000000u | entry.zero", "0x4b000001u + entry.zero", "columns", NUMBERS),
+    codes("a sign is lost", "word.x ^= 0x88888888u;", "word.x ^= 0u;", "columns and int4", NUMBERS),
+    codes("elements past k have numbers", "if (kInside || 2 * j < rest) low = of", "low = of", "past_the_end", NUMBERS),
+    codes("the second group of a chunk has the first scale", "entry[i * 8 / (kChunkCodes / kTables)]", "entry[0]",
           "of_e2m1 and e4m3"),
-    codes("the exponent of e2m1 is not re-biased", "<< 22) * kOfE2m1", "<< 22) * (2.f * kOfE2m1)", "of_e2m1"),
-    codes("the sign of e2m1 is lost", "(code & 8) << 28", "(code & 8) << 20", "of_e2m1"),
-    codes("neighbours of e4m3 are exchanged", ">> 16 * (i % 2)", ">> 16 * (1 - i % 2)", "e4m3_arrives"),
+    codes("the exponent of e2m1 is not re-biased", "<< 22) * kOfE2m1", "<< 22) * (2.f * kOfE2m1)", "of_e2m1", NUMBERS),
+    codes("the sign of e2m1 is lost", "(code & 8) << 28", "(code & 8) << 20", "of_e2m1", NUMBERS),
+    codes("neighbours of e4m3 are exchanged", ">> 16 * (i % 2)", ">> 16 * (1 - i % 2)", "e4m3_arrives",
+          NUMBERS),
     codes("the second vector of e4m3 is the first", "reinterpret_cast<const uint4*>(from + 16 * i)",
           "reinterpret_cast<const uint4*>(from)", "e4m3_arrives"),
-    codes("a number has no second term", "behind[j] = rest_of(low, high, pair[j])", "behind[j] = 0", "arrive_whole"),
+    codes("a number has no second term", "behind[j] = rest_of(low, high, pair[j])", "behind[j] = 0", "arrive_whole",
+          NUMBERS),
     codes("the second term is that of the first panel", "term * C::kPanels + panel", "panel", "arrive_whole", "chain.cuh"),
     codes("an element has the group of its neighbour", "p.weight_groups[first + i]",
           "p.weight_groups[first + (i ^ 1)]", "counts_as_0"),
     codes("an element of no group has the first scale", "static_cast<uint32_t>(group) >= static_cast<uint32_t>(p.num_groups)",
           "false && group < p.num_groups", "counts_as_0"),
-    codes("an infinity has a rest", "(pair & 0x7f80u) == 0x7f80u ? 0.f : low - first", "low - first", "no_rest"),
+    codes("an infinity has a rest", "(pair & 0x7f80u) == 0x7f80u ? 0.f : low - first", "low - first", "no_rest",
+          NUMBERS),
     codes("a column's scale is lost", "sum0 *= of.factor[0], sum1 *= of.factor[1];", "", "e4m3_arrives",
           "../../csrc/matmul/_program.cu.jinja"),
     codes("the scale of the whole weight is lost", 'else "*p.weight_global") if global_sums', 'else "1.f") if global_sums',

@@ -22,6 +22,9 @@ from opfacade.backends.cuda.matmul import (
     decoded as matmul_decoded,
 )
 from opfacade.backends.cuda.matmul import (
+    decoded_chain as matmul_decoded_chain,
+)
+from opfacade.backends.cuda.matmul import (
     decoded_groups as matmul_decoded_groups,
 )
 from opfacade.backends.cuda.matmul import (
@@ -137,6 +140,7 @@ CANDIDATES = (
     matmul_coded_mma.CANDIDATE,
     matmul_coded_mma.BYTES,
     matmul_direct.CANDIDATE,
+    matmul_decoded_chain.CANDIDATE,
     replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows),
     matmul_grouped.CANDIDATE,
     matmul_decoded_groups.CANDIDATE,
