@@ -132,6 +132,16 @@ def test_a_group_with_nan_ranks_after_the_others():
         assert ids.tolist() == [[5, 4]]
 
 
+def test_a_nan_reaches_all_keys_only_if_they_are_softmax_scores():
+    logits = torch.tensor([[0.0, math.nan, 3.0, 1.0, 5.0, 2.0]])
+    assert routed(logits, top_k=2, score="softmax")[0].tolist() == [[4, 2]]
+    assert routed(logits, top_k=2, score="softmax", correction=torch.zeros(6))[0].tolist() == [[0, 1]]
+    assert routed(logits, top_k=2, score="sigmoid", correction=torch.zeros(6))[0].tolist() == [[4, 2]]
+    for score, chosen in (("softmax", [0, 1]), ("sigmoid", [4, 5])):
+        ids, _ = routed(logits, top_k=2, score=score, groups=2, top_groups=1, group_score="top2")
+        assert ids.tolist() == [chosen]
+
+
 def test_groups_are_ranked_by_their_largest_score_or_by_the_two_largest():
     scores = torch.tensor([[0.9, 0.1, 0.6, 0.55]])
     logits = (scores / (1 - scores)).log()
