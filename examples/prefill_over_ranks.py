@@ -1,7 +1,6 @@
 """Prefill of one long request by two ranks: each computes some of its rows, over K and V from both in one exchange.
 
-`torchrun --nproc-per-node 2 examples/prefill_over_ranks.py`; without torchrun, it starts two processes itself. They run on two
-GPUs if the machine has two, and otherwise on CPUs.
+`torchrun --nproc-per-node N examples/prefill_over_ranks.py`, or without torchrun for two ranks, on N GPUs or else on CPUs.
 """
 
 import os
@@ -19,7 +18,7 @@ from opfacade.plans.collective import CollectiveArgs, CollectiveDescriptor
 from opfacade.plans.kv_cache import PagedKvAppendArgs, PagedKvAppendDescriptor
 
 TOKENS, PAGE, HEADS, KV, DIM = 512, 16, 8, 2, 64
-ON_GPUS = torch.cuda.device_count() >= 2
+ON_GPUS = torch.cuda.device_count() >= int(os.environ.get("WORLD_SIZE", "2"))
 
 
 def prefill(group):
@@ -32,7 +31,9 @@ def prefill(group):
     group.reserve([gather])
     k_data, v_data = torch.zeros(2, TOKENS // PAGE, PAGE, KV, DIM, dtype=torch.bfloat16)
     arrived, o = torch.empty_like(kv), torch.empty_like(q[rows])
-    gather.run(CollectiveArgs(group=group, x=kv[rows].flatten(1), out=arrived.flatten(1)))
+    sent = kv.new_zeros(max(shares.counts), 2 * KV, DIM)  # all ranks send tensors of one size
+    sent[: len(rows)] = kv[rows]
+    gather.run(CollectiveArgs(group=group, x=sent.flatten(1), out=arrived.flatten(1)))
     table, sizes = torch.arange(TOKENS // PAGE, dtype=torch.int32)[None], {"page_size": PAGE, "num_kv_heads": KV}
     pool = PagedKvCacheDescriptor(num_total_pages=TOKENS // PAGE, **sizes, head_dim=DIM, dtype="bf16", layout="NHD")
     indptr, lens, requests = shares.gathered()  # each run of each rank is a request of the append

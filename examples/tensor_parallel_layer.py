@@ -1,7 +1,7 @@
 """The end of a tensor-parallel layer: partial results of two ranks are summed, added to the residual, and normalised.
 
-`python examples/tensor_parallel_layer.py` starts two processes through torchrun. They run on two GPUs if the machine has two,
-and otherwise on CPUs.
+`python examples/tensor_parallel_layer.py` starts two processes through torchrun, and `torchrun --nproc-per-node N` any number.
+They run on GPUs if the machine has one for each, and otherwise on CPUs.
 """
 
 import os
@@ -16,7 +16,7 @@ from opfacade.distributed import Group
 from opfacade.plans.collective import AllReduceNormArgs, AllReduceNormDescriptor, AllReduceNormPlan
 
 ROWS, HIDDEN = 5, 64
-ON_GPUS = torch.cuda.device_count() >= 2
+ON_GPUS = torch.cuda.device_count() >= int(os.environ.get("WORLD_SIZE", "2"))
 
 
 def layer(group):

@@ -1,7 +1,9 @@
 """Every file of examples/ runs, on a CPU and on a GPU, checks its results, and is listed on the page of examples."""
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,3 +69,12 @@ def test_a_wrong_result_fails_an_example(monkeypatch):
     monkeypatch.setattr(Plan, "run", wrong)
     with pytest.raises(AssertionError):
         run(ROOT / "examples/softmax.py", monkeypatch)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["prefill_over_ranks", "tensor_parallel_layer"])
+def test_an_example_of_ranks_runs_on_three(name):
+    """The ranks of 512 tokens have different numbers of rows."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([*launch, str(ROOT / f"examples/{name}.py")], check=True, timeout=240, env=environment)
