@@ -19,7 +19,7 @@ HOST_FUNCTIONS = ("signature", "replay", "register_extents", "cached_launches", 
 TINY = JitSpec.of("tiny", "testing/tiny", "sm_80", value=42)
 
 
-REGISTERED = set()  # every address whose extent any test registered: a freed address may be reused by a smaller storage
+REGISTERED = set()  # addresses whose extent some test has registered; a smaller storage may reuse a freed address
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,7 +55,7 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cache_dir(tmp_path, monkeypatch, scale_cache):
-    """An empty cache that knows the digests of the compilers, so that not every test hashes them."""
+    """An empty cache that contains the digests of the compilers, so that not every test has to hash them."""
     place = tmp_path / "cache"
     cache.make_private(place / "v1")
     shutil.copy(scale_cache / "v1/toolchain.json", place / "v1")
@@ -65,7 +65,7 @@ def cache_dir(tmp_path, monkeypatch, scale_cache):
 
 @pytest.fixture
 def scale(root, cache_dir):
-    """A spec whose rendering, building and loading are all real."""
+    """A spec that is really rendered, built and loaded."""
     return SCALE
 
 
@@ -91,15 +91,14 @@ def scale_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def driver():
-    """One per process: libraries find it by its name."""
+    """The fake driver of this process, which libraries find by its name."""
     return of_process()
 
 
 @pytest.fixture(scope="session")
 def beside_host(scale_cache):
-    """Combines a kernel library and the host library in one object: `run` and named functions of the first, all
-    of the second.
-    """
+    """Combines a kernel library and the host library in one object: `run` and the named functions of the kernel library, and
+    all functions of the host library."""
 
     def both(load, *names):
         with pytest.MonkeyPatch.context() as patch:
@@ -114,14 +113,14 @@ def beside_host(scale_cache):
 
 @pytest.fixture
 def built(scale, scale_cache, cache_dir):
-    """`scale`, already in this test's cache."""
+    """The spec `scale`, already built in this test's cache."""
     shutil.copytree(scale_cache, cache_dir, dirs_exist_ok=True)
     return scale
 
 
 @pytest.fixture
 def built_tiny(tiny, built):
-    """`tiny`, already in this test's cache."""
+    """The spec `tiny`, already built in this test's cache."""
     return tiny
 
 
@@ -134,7 +133,7 @@ def _toolkit_home(tmp_path_factory):
 
 @pytest.fixture
 def toolkit(_toolkit_home, root, tmp_path, monkeypatch):
-    """A toolkit with a fake nvcc, selected, with an empty cache: for tests about the cache alone."""
+    """A selected toolkit with a fake nvcc and an empty cache, for tests of the cache alone."""
     shutil.copytree(_toolkit_home, tmp_path / "kit")
     monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "kit/bin/nvcc"))
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "cache"))

@@ -40,7 +40,7 @@ class _Fake:
         return make(ctypes.addressof(self.managed), b"dltensor", None)
 
 
-_alive = []  # DLPack borrows the structures; tests are short
+_alive = []  # keeps the structures alive that DLPack borrows
 
 
 def tensor(shape, dtype="float32", strides=None, device=0, data=0x1000):

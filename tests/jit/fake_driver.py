@@ -1,4 +1,4 @@
-"""Builds fake_driver.c, and reads what it was asked to launch."""
+"""Builds fake_driver.c, and reads the launches that it has recorded."""
 
 import ctypes
 import struct
@@ -49,7 +49,7 @@ class FakeDriver:
 
     @property
     def asked(self) -> int:
-        """Number of queries for the number of concurrent clusters."""
+        """The number of queries for the number of resident clusters."""
         return int(self._library.fake_asked())
 
     def last(self) -> Launched:
@@ -66,11 +66,11 @@ class FakeDriver:
         self._library.fake_fail(int(on))
 
     def fail_after(self, launches: int) -> None:
-        """One launch fails, after so many successful ones; -1: none fails."""
+        """One launch fails after this number of successful launches; -1 disables the failure."""
         self._library.fake_fail_after(launches)
 
     def during_launch(self, call: Callable[[], object]) -> None:
-        """Makes a call during the next launch, like another thread could, since the GIL is released then."""
+        """Makes a call during the next launch, as another thread could, because the launch releases the GIL."""
 
         def during() -> None:
             call()
@@ -81,5 +81,5 @@ class FakeDriver:
 
 @lru_cache(maxsize=1)
 def of_process() -> FakeDriver:
-    """The driver that all tests of a process share: a library is found by its name."""
+    """The driver that all tests of a process share, because libraries find it by its name."""
     return FakeDriver(Path(tempfile.mkdtemp()))

@@ -1,7 +1,7 @@
-"""A fake CUDA toolkit: its nvcc takes no time, counts its calls, and does what a file next to it says.
+"""A fake CUDA toolkit: its nvcc takes no time, counts its calls, and behaves as the file `mode` next to it states.
 
-Everything else of a build is real: the lock, ninja, g++, the link, the rename. `mode` is read at each call:
-sleep N | fail | nothing (exit 0, write nothing) | spam (endless output) | full (say that the disk is) | signal.
+All other parts of a build are real: the lock, ninja, g++, the link, the rename. `mode` is read at each call: sleep N | fail |
+nothing (exit 0 without output file) | spam (endless output) | full (report a full disk) | signal.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def compile_cxx(source, out, *flags):
 
 
 def make_toolkit(home):
-    """A toolkit under `home`; it can be copied."""
+    """A toolkit in the directory `home`; the directory may be copied."""
     for folder in ("bin", "include"):
         (home / folder).mkdir(parents=True)
     for header in ("cuda.h", "cuda_runtime.h"):
@@ -68,7 +68,7 @@ class Toolkit:
         (self.home / "mode").write_text(text)
 
     def calls(self):
-        """Process ids of all calls so far."""
+        """The process ids of all calls so far."""
         try:
             return [int(line) for line in (self.home / "calls").read_text().split()]
         except FileNotFoundError:
@@ -76,7 +76,7 @@ class Toolkit:
 
 
 def start(function, *args):
-    """A forked process that runs a function; its exit status is 0 unless the function raised."""
+    """Forks a process that runs a function; its exit status is 0 unless the function raises."""
     pid = os.fork()
     if pid:
         return pid
@@ -91,7 +91,7 @@ def start(function, *args):
 
 
 def join(pids):
-    """The exit statuses of processes; minus the signal for one that was killed."""
+    """The exit statuses of processes; a killed process has minus the signal number."""
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
@@ -103,7 +103,7 @@ def alive(pid):
 
 
 def working_below(directory):
-    """Programs whose working directory is `directory`: the compilers of its builds."""
+    """The programs whose working directory is `directory`, that is, the compilers of builds in it."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def working_below(directory):
 
 
 def eventually(condition, seconds=120.0):
-    """Wait until `condition()` is true; its last value."""
+    """Waits until `condition()` is true, and returns its last value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Calls that the host library reads from the bundle and replays, on a driver that only records arguments."""
+"""Calls that the host library reads from the argument bundle and replays, with a driver that only records its arguments."""
 
 from dataclasses import dataclass
 
@@ -17,18 +17,18 @@ class ReplayPath:
         self.direct.learn(sound)
 
     def __call__(self, args, workspace=None):
-        """Whether the replay path made the call."""
+        """True if the replay path made the call."""
         before = self.driver.launches
         made = not self.direct.paths.replay(id(args), id(workspace))
         assert made or self.driver.launches == before
         return made
 
     def recorded(self, args, workspace=None):
-        """Calls it as often as needed to record a call, after the fast path registered all extents."""
+        """Calls as often as needed to record the call, after the fast path has registered all extents."""
         return self.direct.paths.fast(args, workspace, True) and self(args, workspace) and self(args, workspace)
 
     def afresh(self, args, workspace=None):
-        """The launch of the fast path."""
+        """Makes the call on the fast path and returns its launch."""
         assert self.direct.paths.fast(args, workspace, True)
         return self.driver.last()
 

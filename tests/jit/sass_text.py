@@ -1,4 +1,4 @@
-"""Compares a disassembler's reading of a cubin with our decoding of its words."""
+"""Compares a disassembler's reading of a cubin with the package's decoding of its words."""
 
 from opfacade.jit import sass as inspect
 from opfacade.jit.sass import flow as sass_flow
@@ -8,7 +8,7 @@ from opfacade.jit.sass import words as sass_words
 
 
 def assert_read_alike(cubin, tools):
-    """Every instruction has a known name, writes only known registers, and has known successors."""
+    """Asserts that every instruction has a known name, writes only known registers, and has known successors."""
     told = sass.functions(inspect.disassembly(cubin, tools))
     words = sass_words.functions(cubin.read_bytes())
     assert told.keys() == words.keys()
@@ -18,7 +18,7 @@ def assert_read_alike(cubin, tools):
         for instruction, word, wanted, found in ways:
             assert instruction.body.startswith(sass_opcodes.NAMES[sass_opcodes.opcode(word)]), instruction
             assert set(sass.results(instruction.text)) <= set(sass_opcodes.written(word)), instruction
-            # nvdisasm names called functions, which our check does not look up.
+            # nvdisasm names called functions, which the check of the package does not look up.
             assert set(found) >= set(wanted) if instruction.body.startswith("CALL") else found == wanted, instruction
 
 

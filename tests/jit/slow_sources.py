@@ -1,4 +1,4 @@
-"""Kernels that ptxas makes slow: one spills registers, one keeps an array in local memory."""
+"""Kernels for which ptxas generates slow code: one spills registers, and one keeps an array in local memory."""
 
 SPILLS = """
 extern "C" __global__ void __launch_bounds__(1024, 2) tiny(float* p) {

@@ -11,7 +11,7 @@ from opfacade.jit.runner import command_line
 from tests.jit.fakes import working_below
 
 
-def test_a_device_error_names_line_command_and_log(tiny, root):
+def test_a_device_code_error_names_line_command_and_log(tiny, root):
     (root / "csrc/testing/tiny.cu.jinja").write_text("__global__ void k() {\n  no_such_name = 1;\n}\n")
     with pytest.raises(errors.CompileError) as caught:
         jit.build(tiny)
@@ -35,7 +35,7 @@ def test_a_binding_error_names_its_compiler(tiny, root):
     assert caught.value.argv[-1] == "tiny.cc"
 
 
-def test_a_failed_build_is_not_remembered(tiny, root):
+def test_a_failed_build_is_tried_again(tiny, root):
     good = (root / "csrc/testing/tiny.cc.jinja").read_text()
     (root / "csrc/testing/tiny.cc.jinja").write_text("#error {{ value }}\n")
     with pytest.raises(errors.CompileError):
@@ -44,9 +44,9 @@ def test_a_failed_build_is_not_remembered(tiny, root):
     assert jit.build(tiny).is_file()
 
 
-def test_a_build_that_takes_too_long_is_given_up_and_leaves_nothing_running(tiny, cache_dir, monkeypatch, tmp_path):
+def test_a_build_that_exceeds_the_timeout_is_killed(tiny, cache_dir, monkeypatch, tmp_path):
     slow = tmp_path / "slow"
-    asked = 'case "$1" in -print*) exit 1 ;; esac'  # it answers queries, and compiles forever
+    asked = 'case "$1" in -print*) exit 1 ;; esac'  # the script answers queries and compiles forever
     slow.write_text(f"#!/bin/sh\n{asked}\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("OPFACADE_CXX", str(slow))
@@ -77,7 +77,7 @@ def test_two_builds_in_different_places_give_the_same_bytes(built, monkeypatch, 
     assert (first.parent / "kernel.cubin").read_bytes() == (second.parent / "kernel.cubin").read_bytes()
 
 
-def test_shell_characters_in_paths_stay_characters(tiny, monkeypatch, tmp_path):
+def test_shell_characters_in_paths_are_not_interpreted(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / "a $(touch pwned); `id` & 'b"))
     monkeypatch.chdir(tmp_path)
     assert jit.build(tiny).is_file()
@@ -90,7 +90,7 @@ def test_commands_are_quoted_for_the_shell():
 
 
 @pytest.mark.parametrize("char", "\n$`\"'\\;&|<>")
-def test_paths_that_a_shell_inside_nvcc_would_expand_are_refused(char):
+def test_paths_that_nvcc_would_pass_to_a_shell_are_refused(char):
     with pytest.raises(errors.ToolchainError, match="OPF-J014"):
         command_line(("c++", f"a{char}b"))
 
@@ -107,7 +107,7 @@ def test_a_source_that_needs_a_newer_ptxas_is_refused(tiny, root):
         jit.build(tiny)
 
 
-def test_ptxas_usage_is_read_by_kernel():
+def test_the_resource_usage_of_each_kernel_is_read_from_ptxas():
     log = """\
 ptxas info    : Compiling entry function 'a' for 'sm_80'
 ptxas info    : Function properties for a
@@ -122,7 +122,7 @@ ptxas info    : Used 10 registers
     }
 
 
-def test_a_missing_compiler_package_is_told_with_the_pip_line(tmp_path):
+def test_an_error_about_a_missing_compiler_package_contains_the_pip_command(tmp_path):
     (tmp_path / "bin").mkdir()
     tools = toolchain.Toolchain(tmp_path / "bin/nvcc", Path("/bin/true"), tmp_path / "memo.json")
     with pytest.raises(errors.ToolchainError, match=r"expected cuda.h and cuda_runtime.h"):

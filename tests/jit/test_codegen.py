@@ -10,7 +10,7 @@ def write(root, text, name="made"):
     return lambda **params: codegen.render(JitSpec.of(name, f"testing/{name}", "sm_80", **params))
 
 
-def test_values_print_as_cpp_literals(root):
+def test_parameter_values_are_rendered_as_cpp_literals(root):
     render = write(root, "{{ a }} {{ b }} {{ c }} {{ d|cpp }} {{ e }} {{ arch }}\n")
     assert (
         render(a=True, b=-3, c=0.1, d=False, e="Mode::kAuto").device == "true -3 0x1.999999999999ap-4 false Mode::kAuto sm_80\n"
@@ -48,25 +48,25 @@ def test_headers_are_the_transitive_closure_in_order(scale):
     ]
 
 
-def test_headers_that_include_each_other_end(root):
+def test_headers_that_include_each_other_are_listed_once(root):
     (root / "kernels/testing/a.h").write_text('#include "kernels/testing/b.h"\n')
     (root / "kernels/testing/b.h").write_text('  # include "kernels/testing/a.h"\n// #include "kernels/none.h"\n')
     assert len(write(root, '#include "kernels/testing/a.h"\n')().headers) == 3
 
 
-def test_a_source_that_needs_the_whole_runtime_gets_it_and_says_so_in_its_key(root):
+def test_a_source_that_needs_cuda_runtime_gets_it_and_has_another_key(root):
     render = write(root, "// needs: cuda_runtime.h\n")
     assert not render().lean
     assert write(root, "\n")().lean
 
 
 @pytest.mark.parametrize("path", ["kernels/none.h", "kernels/../../etc/passwd", "kernels//testing/scale.cuh"])
-def test_an_include_that_is_not_ours_is_refused_with_its_origin(root, path):
+def test_an_include_outside_the_source_root_is_refused_with_its_origin(root, path):
     with pytest.raises(errors.TemplateError, match="device source includes"):
         write(root, f'#include "{path}"\n')()
 
 
-def test_characters_cannot_move_between_fields_unseen():
+def test_moving_a_character_between_fields_changes_the_digest():
     make = codegen.canonical_digest
     assert make({"a": "xy", "b": ""}) != make({"a": "x", "b": "y"})
     assert make({"flags": ["-Da", "-Db"]}) != make({"flags": ["-Da-Db"]})

@@ -40,7 +40,7 @@ def source():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_what_it_declares_compiles_to_what_the_toolkit_makes_of_it(root, cache_dir, arch):
+def test_its_declarations_compile_to_the_code_of_the_toolkit(root, cache_dir, arch):
     assert len(_UNARY) > 15
     assert len(_BINARY) > 4
     (root / "csrc/testing/all.cc.jinja").write_text("int answer() { return 1; }\n")

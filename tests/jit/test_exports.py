@@ -7,7 +7,8 @@ import pytest
 from opfacade.jit import source_root
 
 ROOT = source_root()
-NO_PLAN = ("csrc/host/host.cc.jinja", "csrc/probes/hopper.cc.jinja")  # loads bindings; a test of instructions
+# the host library, which loads bindings, and a test of instructions
+NO_PLAN = ("csrc/host/host.cc.jinja", "csrc/probes/hopper.cc.jinja")
 FILES = [str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cc.jinja") if path.name[0] != "_"]
 BINDINGS = sorted(set(FILES) - set(NO_PLAN))
 _PART = re.compile(r"""(?:include|extends) "(csrc/[^"]+)\"""")
@@ -15,12 +16,12 @@ _EXPORTED = re.compile(r"\bOPF_EXPORT_(RUN|PREPARE)\(|\bOPF_EXPORT\((run|prepare
 
 
 def exports(path):
-    """Names that a template and its parts export, each as often as it is exported."""
+    """The names that a template and the files that it includes export, each as often as it is exported."""
     text = (ROOT / path).read_text()
     own = [(short or name).lower() for short, name in _EXPORTED.findall(text)]
     return own + [name for part in _PART.findall(text) if part.endswith("jinja") for name in exports(part)]
 
 
 @pytest.mark.parametrize("path", BINDINGS)
-def test_a_binding_exports_what_a_plan_calls(path):
+def test_a_binding_exports_run_and_prepare(path):
     assert sorted(exports(path)) == ["prepare", "run"]

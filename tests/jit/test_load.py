@@ -30,7 +30,7 @@ def test_a_kernel_is_built_and_loaded_without_a_gpu(built, arch):
     module = jit.load(JitSpec(built.name, built.template, built.params, arch))
     with pytest.raises(ValueError, match=r"Scale.run: x expected a CUDA tensor, got a CPU tensor. \[OPF-C004\]"):
         module.run(torch.ones(4), torch.ones(4), 2.0)
-    with pytest.raises((RuntimeError, ValueError), match="OPF-C02"):  # no driver, or no such GPU
+    with pytest.raises((RuntimeError, ValueError), match="OPF-C02"):  # there is no driver, or no such GPU
         module.prepare(1000)
 
 
@@ -71,7 +71,7 @@ def test_a_build_is_counted_under_its_label_and_a_hit_is_not(tiny, fresh_telemet
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])
-def test_a_build_that_is_not_allowed_is_refused_with_the_key(tiny, way, monkeypatch):
+def test_a_build_that_is_not_allowed_raises_with_the_key(tiny, way, monkeypatch):
     if way == "variable":
         monkeypatch.setenv("OPFACADE_DISABLE_JIT", "1")
     with pytest.raises(errors.JitDisabledError) as caught:
@@ -80,7 +80,7 @@ def test_a_build_that_is_not_allowed_is_refused_with_the_key(tiny, way, monkeypa
     assert "Prebuild" in str(caught.value)
 
 
-def test_a_machine_without_compilers_loads_what_another_built(built, monkeypatch, tmp_path):
+def test_a_machine_without_a_compiler_loads_existing_entries(built, monkeypatch, tmp_path):
     so = jit.build(built)
     monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "none"))
     assert jit.is_built(built)
@@ -97,7 +97,7 @@ def change(root, path):
     "path",
     ["csrc/testing/scale.cu.jinja", "csrc/testing/scale.cc.jinja", "kernels/testing/scale.cuh", "csrc/common/driver.h"],
 )
-def test_an_edit_anywhere_in_the_sources_changes_key_and_digest(scale, root, path):
+def test_an_edit_of_any_included_source_changes_key_and_digest(scale, root, path):
     before = jit.key(scale), jit.source_digest(scale)
     change(root, path)
     after = jit.key(scale), jit.source_digest(scale)
@@ -105,13 +105,13 @@ def test_an_edit_anywhere_in_the_sources_changes_key_and_digest(scale, root, pat
     assert before[1] != after[1]
 
 
-def test_an_edit_elsewhere_changes_nothing(scale, root):
+def test_an_edit_of_another_file_changes_nothing(scale, root):
     before = jit.key(scale)
     (root / "kernels/testing/unused.h").write_text("// new\n")
     assert jit.key(scale) == before
 
 
-def test_what_a_binary_depends_on_is_in_its_key(scale):
+def test_every_input_of_a_binary_is_in_its_key(scale):
     others = [
         JitSpec.of("scale", "testing/scale", "sm_80", threads=256),
         JitSpec.of("scale", "testing/scale", "sm_90a", threads=128),
@@ -123,7 +123,7 @@ def test_what_a_binary_depends_on_is_in_its_key(scale):
     assert len({jit.source_digest(spec) for spec in others}) == len(others)
 
 
-def test_the_name_is_no_part_of_the_source_digest(scale):
+def test_the_name_is_not_in_the_source_digest(scale):
     renamed = JitSpec.of("other", "testing/scale", "sm_90a", threads=256)
     assert jit.source_digest(renamed) == jit.source_digest(scale)
 
@@ -143,7 +143,7 @@ def test_forget_picks_up_an_edit(tiny, root):
     assert jit.load(tiny) is not module
 
 
-def test_a_plan_says_whether_its_kernel_is_built(cache_dir):
+def test_a_plan_reports_whether_its_kernel_is_built(cache_dir):
     merge = MergeStatesDescriptor(num_states=2, total_num_rows=3, num_heads=2, head_dim=64, dtype="f16")
     plan = Plan.select(merge, target=Target.parse("sm_90a"))
     assert Plan.select(merge, target=Target.cpu()).cache_state == "none"

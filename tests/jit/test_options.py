@@ -14,7 +14,7 @@ def commands(path):
     return json.loads((path.parent / "meta.json").read_text())["commands"]
 
 
-def test_debug_and_lineinfo_are_other_binaries_and_verbose_is_not(scale, monkeypatch):
+def test_debug_and_lineinfo_give_other_binaries_and_verbose_does_not(scale, monkeypatch):
     keys = {jit.key(scale)}
     monkeypatch.setenv("OPFACADE_JIT_VERBOSE", "1")
     assert {jit.key(scale)} == keys
@@ -24,7 +24,7 @@ def test_debug_and_lineinfo_are_other_binaries_and_verbose_is_not(scale, monkeyp
     assert len(keys) == 3
 
 
-def test_a_machine_without_compilers_takes_no_debug_build_for_the_usual(built, monkeypatch, tmp_path):
+def test_a_machine_without_a_compiler_does_not_load_a_debug_build_as_an_ordinary_one(built, monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "none"))
     assert jit.is_built(built)
     monkeypatch.setenv("OPFACADE_JIT_DEBUG", "1")
@@ -38,7 +38,7 @@ def test_debug_reaches_both_compilers(tiny, monkeypatch):
     assert {"-g", "-O0"} <= set(cxx)
 
 
-def test_lineinfo_changes_nothing_but_line_numbers(tiny, monkeypatch):
+def test_lineinfo_adds_only_line_numbers(tiny, monkeypatch):
     monkeypatch.setenv("OPFACADE_JIT_LINEINFO", "1")
     nvcc, cxx, _ = commands(jit.build(tiny))
     assert "-lineinfo" in nvcc
@@ -46,14 +46,14 @@ def test_lineinfo_changes_nothing_but_line_numbers(tiny, monkeypatch):
     assert "-g" not in cxx
 
 
-def test_verbose_prints_commands_and_output_and_changes_no_flag(tiny, monkeypatch, capfd):
+def test_verbose_prints_commands_and_output_and_adds_no_flag(tiny, monkeypatch, capfd):
     monkeypatch.setenv("OPFACADE_JIT_VERBOSE", "1")
     nvcc, *_ = commands(jit.build(tiny))
     assert "nvcc -cubin -O3" in capfd.readouterr().out
     assert "-G" not in nvcc
 
 
-def test_generated_sources_stay_readable_in_the_entry(built):
+def test_generated_sources_are_stored_in_the_entry(built):
     entry = jit.build(built).parent
     assert "scale_block<kThreads>(p)" in (entry / "scale.cu").read_text()
     assert "OPF_KERNEL(scale_kernel" in (entry / "scale.cc").read_text()
@@ -63,7 +63,7 @@ class Sku:
     backend, id = "cuda", "a/b/cuda"
 
 
-def test_an_edit_is_picked_up_by_the_next_call_of_the_same_plan(tiny, root, monkeypatch):
+def test_the_next_call_of_a_plan_uses_an_edited_source(tiny, root, monkeypatch):
     monkeypatch.setenv("OPFACADE_JIT_RELOAD", "1")
     monkeypatch.delenv("OPFACADE_LOG", raising=False)
     loaded = []
@@ -82,7 +82,7 @@ def test_an_edit_is_picked_up_by_the_next_call_of_the_same_plan(tiny, root, monk
     assert loaded[2] is not loaded[0]
 
 
-def test_without_the_switch_nothing_stands_around_the_launcher(monkeypatch):
+def test_without_reload_the_launcher_is_not_wrapped(monkeypatch):
     for name in ("OPFACADE_JIT_RELOAD", "OPFACADE_LOG"):
         monkeypatch.delenv(name, raising=False)
 
@@ -105,7 +105,7 @@ def test_the_signature_changes_with_any_file(root, change):
     assert reload.signature() != before
 
 
-def test_clangd_is_told_where_everything_is(root, cache_dir, tmp_path):
+def test_the_clangd_configuration_contains_all_include_paths(root, cache_dir, tmp_path):
     tools = toolchain.find(cache.toolchain_memo())
     device, host = text(tools, "sm_80").split("---\n")
     assert f'"-I{root}"' in device

@@ -1,7 +1,8 @@
-"""The wrappers of single instructions, which no emulator runs: their text with their operands in it, by the manual of PTX.
+"""The wrappers of single PTX instructions, which the emulator does not run: the text with its operands agrees with the PTX
+manual.
 
-Each entry was written from the syntax and the order of operands in the manual (PTX ISA 8.7). Products of warpgroups have tests
-of the code that a compiler makes of them: tests/families/attention/test_products.py.
+Each entry was written from the syntax and the order of operands in the manual (PTX ISA 8.7). For wgmma products,
+tests/families/attention/test_products.py tests the compiled code.
 """
 
 from collections import defaultdict
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.ptx_text import ROOT, statements
 
-# A vector of a load or a store lists its registers from the lowest address on; `cvt` to two halves takes the upper one first.
+# A vector load or store lists its registers from the lowest address on; a `cvt` to two halves takes the upper half first.
 HEADERS = {
     "cluster": {
         "cluster_address": "mapa.shared::cluster.u32 out, address, rank",
@@ -24,7 +25,7 @@ HEADERS = {
         "aligned_cluster_sync": "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned",
         "aligned_cluster_arrive": "barrier.cluster.arrive.relaxed.aligned",
         "aligned_cluster_publish": "barrier.cluster.arrive.release.aligned",
-        "aligned_cluster_wait": "barrier.cluster.wait.aligned",  # without a word it acquires
+        "aligned_cluster_wait": "barrier.cluster.wait.aligned",  # without a qualifier it has acquire semantics
     },
     "cluster_store": {"cluster_store_two_words": "st.shared::cluster.b64 [address], value"},
     "compute_here": {
@@ -146,7 +147,7 @@ HEADERS = {
         "named_arrive": "bar.arrive barrier, threads",
     },
 }  # fmt: skip
-# Instructions that a compiler may move or drop, because they compute a value or prefetch data.
+# Instructions that a compiler may move or drop, because they only compute a value or prefetch data.
 FREE = (
     *("cvt.", "mov.", "max.", "min.", "div.", "rcp.", "rsqrt.", "sqrt.", "ex2.", "lg2.", "tanh.", "mul.", "mma.", "movmatrix."),
     *("setmaxnreg.", "elect.", "mapa.", "setp.", "selp.", ".reg", "prefetch.global", "ld.global.u8 unused"),
@@ -154,21 +155,21 @@ FREE = (
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_each_instruction_has_its_operands_in_their_places(header):
+def test_each_instruction_has_its_operands_in_the_order_of_the_manual(header):
     found = defaultdict(list)
     for one in statements(f"kernels/ptx/{header}.cuh"):
         found[one.function] += one.instructions
     assert {function: "; ".join(made) for function, made in found.items()} == HEADERS[header]
 
 
-def test_what_touches_memory_or_waits_stays_where_it_is():
-    """`volatile` and a clobber of memory: else a compiler drops, merges or moves it."""
+def test_instructions_that_access_memory_or_wait_are_volatile_with_a_memory_clobber():
+    """Otherwise a compiler may drop, merge or move them."""
     for one in chain.from_iterable(statements(f"kernels/ptx/{header}.cuh") for header in HEADERS):
         assert one.kept or all(made.startswith(FREE) for made in one.instructions), one
 
 
-def test_a_header_with_instructions_is_in_the_table():
-    """Those whose text macros make have other tests, and so has what they share."""
+def test_every_header_with_instructions_is_in_the_table():
+    """Headers whose text is made by macros, and headers that these share, have other tests."""
     made = {path.stem for path in (ROOT / "kernels/ptx").glob("*.cuh") if "asm" in path.read_text()}
     others = {"halves", *(name for name in made if name.startswith("wgmma"))}
     assert made - others == set(HEADERS)

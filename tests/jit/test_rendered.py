@@ -1,4 +1,4 @@
-"""The rendered text is cached to find binaries, and is not trusted for anything else."""
+"""The rendered text of a template is cached to find binaries, and is trusted for nothing else."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def files():
 
 
 def lie(text):
-    """Stores another text for TINY, with the right digest."""
+    """Stores another text for TINY, with a right digest."""
     stored = json.loads(files()[0].read_text())
     stored["device"] = text
     stored["sha256"] = rendered._digest(stored["device"], stored["binding"])
@@ -38,14 +38,14 @@ def test_a_new_process_finds_a_binary_without_jinja2(toolkit):
     assert told == "False\n"
 
 
-def test_it_recalls_what_it_would_render(root, cache_dir):
+def test_a_recalled_text_equals_the_rendered_text(root, cache_dir):
     first = rendered.sources(TINY)
     assert rendered._recall(TINY) == first == codegen.render(TINY)
     assert len(files()) == 1
 
 
 @pytest.mark.parametrize("change", ["template", "params", "arch", "renderer"])
-def test_whatever_a_text_depends_on_is_in_its_place(root, cache_dir, change, monkeypatch):
+def test_every_input_of_a_text_is_in_the_path_of_its_cache_file(root, cache_dir, change, monkeypatch):
     rendered.sources(TINY)
     spec = TINY
     if change == "template":
@@ -61,7 +61,7 @@ def test_whatever_a_text_depends_on_is_in_its_place(root, cache_dir, change, mon
     assert len(files()) == 2
 
 
-def test_headers_are_read_anew(root, cache_dir):
+def test_headers_are_read_again(root, cache_dir):
     before = rendered.sources(TINY)
     path = root / "csrc/common/shared.h"
     path.write_text(path.read_text() + "// edited\n")
@@ -71,7 +71,7 @@ def test_headers_are_read_anew(root, cache_dir):
 
 
 @pytest.mark.parametrize("harm", ["torn", "empty", "list", "altered", "writable by all", "link", "folder"])
-def test_a_harmed_memory_is_rendered_anew(root, cache_dir, harm, tmp_path):
+def test_a_damaged_cached_text_is_rendered_again(root, cache_dir, harm, tmp_path):
     wanted, (path,) = rendered.sources(TINY), files()
     text = path.read_text()
     match harm:
@@ -95,7 +95,7 @@ def test_a_harmed_memory_is_rendered_anew(root, cache_dir, harm, tmp_path):
     assert rendered.sources(TINY) == wanted
 
 
-def test_what_is_compiled_is_never_what_was_remembered(toolkit):
+def test_compilation_never_uses_a_cached_text(toolkit):
     wanted = codegen.render(TINY)
     rendered.sources(TINY)
     lie("#error remembered\n")
@@ -105,7 +105,7 @@ def test_what_is_compiled_is_never_what_was_remembered(toolkit):
     assert len(toolkit.calls()) == 1
 
 
-def test_a_memory_that_lies_hides_no_binary(toolkit):
+def test_a_wrong_cached_text_hides_no_binary(toolkit):
     built = jit.build(TINY)
     lie("// nothing\n")
     assert jit.build(TINY, allow_build=False) == built
@@ -115,8 +115,9 @@ def test_a_memory_that_lies_hides_no_binary(toolkit):
     ("text", "remembered"),
     [('{%- include "csrc/testing/other.h" %}\n', 2), ("{% include 'csrc/testing/' ~ part ~ '.h' %}\n", 0)],
 )
-def test_a_template_is_remembered_with_those_it_reads(root, cache_dir, text, remembered):
-    """Also the files that these include; if a name is computed, the included files are unknown."""
+def test_a_template_is_cached_with_the_files_that_it_includes(root, cache_dir, text, remembered):
+    """The cache also covers files that these files include. If the name of an included file is computed, the files
+    are unknown."""
     (root / "csrc/testing/made.cu.jinja").write_text(text)
     (root / "csrc/testing/made.cc.jinja").write_text("")
     (root / "csrc/testing/other.h").write_text('{% include "csrc/testing/last.h" %}\n')
@@ -127,7 +128,7 @@ def test_a_template_is_remembered_with_those_it_reads(root, cache_dir, text, rem
     assert len(files()) == remembered
 
 
-def test_a_cache_that_cannot_be_written_only_means_rendering(root, cache_dir, monkeypatch):
+def test_without_a_writable_cache_the_text_is_rendered(root, cache_dir, monkeypatch):
     monkeypatch.setattr(rendered, "write_private", _full)
     assert rendered.sources(TINY) == codegen.render(TINY)
     assert files() == []
@@ -137,7 +138,7 @@ def _full(*_):
     raise OSError(28, "No space left on device")
 
 
-def test_clear_and_gc_remove_what_was_remembered(root, cache_dir):
+def test_clear_and_gc_remove_cached_texts(root, cache_dir):
     rendered.sources(TINY)
     upkeep.collect(cache.shared(), max_age=3600)
     assert len(files()) == 1

@@ -39,7 +39,7 @@ def test_unsafe_or_ambiguous_fields_are_refused(changes):
         spec(**changes)
 
 
-def test_types_of_parameters_tell_specs_apart():
+def test_parameters_of_different_types_give_different_specs():
     specs = {spec(params=(("n", value),)) for value in (1, True, 1.0, "true", 0.0, -0.0, 0, False)}
     assert len(specs) == 8
 
@@ -48,7 +48,7 @@ def test_equal_fields_make_equal_specs():
     assert JitSpec.of("k", "a/b", "sm_80", b=1, a=2) == JitSpec("k", "a/b", (("a", 2), ("b", 1)), "sm_80")
 
 
-def test_source_root_is_the_checkout_unless_given(monkeypatch, tmp_path):
+def test_source_root_is_the_checkout_by_default(monkeypatch, tmp_path):
     monkeypatch.delenv("OPFACADE_SOURCE_ROOT", raising=False)
     assert (source_root() / "csrc/common/tensor.h").is_file()
     monkeypatch.setenv("OPFACADE_SOURCE_ROOT", str(tmp_path))
@@ -57,7 +57,7 @@ def test_source_root_is_the_checkout_unless_given(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("value", [("ok", "no; word"), (1, (2, float("inf"))), (None,), ((), (2**64,)), (b"x",)])
-def test_what_lies_in_a_tuple_is_held_to_the_same_rules(value):
+def test_values_in_a_tuple_are_checked_by_the_same_rules(value):
     with pytest.raises(errors.ArgumentError, match="OPF-J001"):
         JitSpec.of("name", "a/template", "sm_90a", value=value)
     assert JitSpec.of("name", "a/template", "sm_90a", value=("ok", (1, (True, 0.5)))).params

@@ -35,7 +35,7 @@ def found(tmp_path):
     return toolchain.find(tmp_path / "memo.json").nvcc
 
 
-def test_the_order_is_variable_pip_cuda_home_path_default(host, tmp_path, monkeypatch):
+def test_a_compiler_is_searched_in_variable_pip_cuda_home_path_and_default(host, tmp_path, monkeypatch):
     order = []
     order.append(host("local/bin/nvcc"))
     assert found(tmp_path) == order[-1]
@@ -51,7 +51,7 @@ def test_the_order_is_variable_pip_cuda_home_path_default(host, tmp_path, monkey
     assert found(tmp_path) == order[-1]
 
 
-def test_nothing_found_lists_what_was_probed_and_the_way_out(host, tmp_path, monkeypatch):
+def test_without_a_compiler_the_error_lists_the_searched_places_and_a_remedy(host, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
     with pytest.raises(errors.ToolchainError) as caught:
         found(tmp_path)
@@ -66,27 +66,27 @@ def test_a_wrong_explicit_choice_is_an_error(host, tmp_path, monkeypatch):
         found(tmp_path)
 
 
-def test_a_wrapper_that_names_the_real_nvcc_is_read_not_run(host, tmp_path, monkeypatch):
+def test_a_wrapper_script_that_names_nvcc_is_read_and_not_run(host, tmp_path, monkeypatch):
     real = host("kit/bin/nvcc")
     host("bin/nvcc", f'#!/bin/sh\nexec {real} "$@"\n')
     monkeypatch.setattr(subprocess, "run", None)
     assert found(tmp_path) == real
 
 
-def test_a_wrapper_that_names_nothing_is_asked_once(host, tmp_path):
+def test_a_wrapper_script_that_names_no_nvcc_is_run_once(host, tmp_path):
     real, log = host("kit/bin/nvcc"), tmp_path / "asked"
     host("bin/nvcc", f"#!/bin/sh\necho asked >> {log}\necho '#$ TOP={real.parent.parent}' >&2\n")
     assert [found(tmp_path), found(tmp_path)] == [real, real]
     assert log.read_text() == "asked\n"
 
 
-def test_a_wrapper_that_leads_nowhere_is_an_error(host, tmp_path):
+def test_a_wrapper_script_without_a_target_is_an_error(host, tmp_path):
     host("bin/nvcc", "#!/bin/sh\nexit 1\n")
     with pytest.raises(errors.ToolchainError, match="OPF-J012"):
         found(tmp_path)
 
 
-def test_identity_is_content_not_path_and_is_remembered(host, tmp_path):
+def test_the_identity_depends_on_content_and_not_on_the_path(host, tmp_path):
     for kit in ("one", "two"):
         host(f"{kit}/bin/nvcc")
         host(f"{kit}/bin/ptxas", "xV13.5.37\0")
@@ -101,7 +101,7 @@ def test_identity_is_content_not_path_and_is_remembered(host, tmp_path):
     assert memo.read_text() == text
 
 
-def test_an_exchanged_compiler_changes_the_identity(host, tmp_path):
+def test_a_replaced_compiler_changes_the_identity(host, tmp_path):
     nvcc, memo = host("kit/bin/nvcc"), tmp_path / "memo.json"
     host("kit/include/cuda.h")
     host("kit/include/cuda_runtime.h")
@@ -112,7 +112,7 @@ def test_an_exchanged_compiler_changes_the_identity(host, tmp_path):
     assert toolchain.Toolchain(nvcc, tmp_path / "bin/c++", memo).identity != before
 
 
-def test_the_compiler_behind_the_driver_is_part_of_the_identity(host, tmp_path):
+def test_every_program_that_nvcc_runs_is_in_the_identity(host, tmp_path):
     host("kit/include/cuda.h")
     host("kit/include/cuda_runtime.h")
     proper = host("lib/cc1plus", "one")
@@ -126,13 +126,13 @@ def test_the_compiler_behind_the_driver_is_part_of_the_identity(host, tmp_path):
     assert {name for name in one if tools[2].identity[name] != one[name]} == {"cc1plus"}
 
 
-def test_a_damaged_memo_is_made_anew(host, tmp_path):
+def test_a_damaged_memo_is_written_again(host, tmp_path):
     host("local/bin/nvcc")
     (tmp_path / "memo.json").write_text("[1, {")
     assert found(tmp_path).is_file()
 
 
-def test_the_newest_toolkit_of_pip_is_taken_and_said(host, tmp_path):
+def test_the_newest_toolkit_of_pip_is_used_and_reported(host, tmp_path):
     host("site/nvidia/cu13/bin/nvcc")
     newer = host("site/nvidia/cu14/bin/nvcc")
     tools = toolchain.find(tmp_path / "memo.json")
@@ -171,7 +171,7 @@ except errors.ToolchainError as error:
 """
 
 
-def test_without_any_compiler_kernels_load_the_reference_runs_and_the_error_says_what_to_do(built):
+def test_without_a_compiler_cached_kernels_load_and_the_error_contains_a_remedy(built):
     env = {k: v for k, v in os.environ.items() if k.startswith("OPFACADE_") and k != "OPFACADE_NVCC"}
     done = subprocess.run(
         [sys.executable, "-c", BARE],
@@ -195,7 +195,7 @@ def test_an_older_ptxas_is_refused_where_13_3_is_required(tiny, root, monkeypatc
     assert jit.build(tiny).is_file()
 
 
-def test_ninja_is_found_where_its_package_knows_no_directory(host, tmp_path, monkeypatch):
+def test_ninja_is_found_without_its_package_attribute(host, tmp_path, monkeypatch):
     import ninja
 
     monkeypatch.setattr(ninja, "BIN_DIR", "")

@@ -1,6 +1,5 @@
-"""The expression language: accepted and refused expressions, serialisation, and that it contains only checked words and
-numbers.
-"""
+"""The expression language: accepted and refused expressions, serialisation, and the restriction to checked identifiers and
+numbers."""
 
 import json
 import math
@@ -53,7 +52,7 @@ def refused(make, *words):
 
 
 @pytest.mark.parametrize("op", SIGNATURES)
-def test_an_operation_takes_its_types_and_no_others(op):
+def test_an_operation_accepts_exactly_its_types(op):
     for types, gives in SIGNATURES[op].items():
         assert apply(op, *(ANY[kind] for kind in types)).facts().type == gives
     for types in [("f32",), ("bool", "bool"), ("f32", "i32"), ("i32", "bool", "i32"), ("bool", "f32", "i32")]:
@@ -61,8 +60,8 @@ def test_an_operation_takes_its_types_and_no_others(op):
             refused(lambda types=types: apply(op, *(ANY[kind] for kind in types)), f"{op} of", f"not of ({', '.join(types)})")
 
 
-def test_the_scope_of_attention_has_its_operations_on_its_types():
-    """The program language has more of both: none is added or removed unnoticed."""
+def test_the_operations_and_types_that_attention_supports():
+    """The language of programs has more operations and types. The test fails if one is added or removed here."""
     numbers = ("add", "sub", "mul", "min", "max", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne")
     two = {op: {("f32", "f32"), ("i32", "i32")} for op in numbers}
     one = {op: {("f32",)} for op in ("floor", "sqrt", "exp2", "log2", "tanh", "i32")}
@@ -74,7 +73,7 @@ def test_the_scope_of_attention_has_its_operations_on_its_types():
     assert {op: set(known) for op, known in SIGNATURES.items()} == two | one | rest
 
 
-def test_python_operators_build_what_they_say():
+def test_python_operators_build_the_expected_nodes():
     built = (score + 1) * 2 - score / 4.0, kv_pos // 2 % 3, -abs(q_pos), 1.5 - score, 2 / score
     assert [b.facts().type for b in built] == ["f32", "i32", "i32", "f32", "f32"]
     truth = (kv_pos <= q_pos) & ~(kv_pos < 3) | (head > 1) | (q_pos >= 7)
@@ -86,13 +85,13 @@ def test_python_operators_build_what_they_say():
 
 @pytest.mark.parametrize("rough", [score, exp2(per_head("x")), log2(per_head("x")), tanh(per_head("x")), score * 0.0])
 @pytest.mark.parametrize("jump", [lambda x: x > 0, lambda x: x < 0, floor, i32, lambda x: apply("eq", x, 1.0)])
-def test_what_jumps_takes_what_is_exact(rough, jump):
+def test_discontinuous_operations_accept_only_exact_operands(rough, jump):
     assert not rough.facts().exact
     assert "it jumps" in str(refused(lambda: jump(rough)))
     assert jump(per_head("x")).facts().exact
 
 
-def test_a_choice_between_rough_values_is_no_jump():
+def test_select_between_inexact_values_is_accepted():
     assert select(kv_pos < q_pos, score, tanh(score)).facts() == ("f32", False, 7, 3)
 
 
@@ -104,11 +103,11 @@ def test_a_choice_between_rough_values_is_no_jump():
         ("f32", True), ("f32", "1"), ("bool", 1), ("f16", 1.0),
     ],
 )  # fmt: skip
-def test_a_constant_of_no_type_is_refused(type, value):
+def test_a_constant_of_an_invalid_type_is_refused(type, value):
     refused(lambda: Constant(type=type, value=value), "type" if type == "f16" else "value")
 
 
-def test_a_float_constant_is_the_nearest_f32_and_has_one_zero():
+def test_a_float_constant_is_rounded_to_f32_and_minus_zero_becomes_zero():
     assert Constant(type="f32", value=0.1).value == float(np.float32(0.1))
     assert Constant(type="f32", value=-0.0).canonical_json() == Constant(type="f32", value=0).canonical_json()
     assert rounded(3.4028235e38) == float(np.finfo(np.float32).max)
@@ -128,7 +127,7 @@ INJECTED = ["x); system(1", "x\n", "1x", "", "x" * 33, "x y", "x::y", "x\0", "*/
 
 
 @pytest.mark.parametrize("name", INJECTED)
-def test_a_name_that_is_no_plain_word_is_refused(name):
+def test_a_name_that_is_not_an_identifier_is_refused(name):
     refused(lambda: Parameter(name=name, per="head"), "name")
     refused(lambda: Input(name=name), "name")
     refused(lambda: Apply(op=name, args=(score,)), "op")
@@ -146,11 +145,11 @@ def test_a_name_that_is_no_plain_word_is_refused(name):
         {"kind": "apply", "op": "add", "args": [{"kind": "input", "name": "score"}] * 4},
     ],
 )  # fmt: skip
-def test_a_node_of_no_known_form_is_refused(node):
+def test_a_node_of_an_unknown_form_is_refused(node):
     refused(lambda: Apply.model_validate({"op": "neg", "args": (node,)}), "args.0")
 
 
-def test_a_type_error_is_told_with_its_path():
+def test_a_type_error_names_the_path_to_the_node():
     inner = {
         "kind": "apply",
         "op": "neg",
@@ -178,20 +177,20 @@ def test_size_and_depth_are_limited():
 
 
 @pytest.mark.parametrize("depth", [100, 400, 3000])
-def test_nesting_without_end_is_refused_and_not_followed(depth):
+def test_unlimited_nesting_is_refused_without_recursion(depth):
     refused(lambda: Apply.model_validate(chain(depth)))
     text = '{"kind":"apply","op":"neg","args":[' * depth + '{"kind":"input","name":"score"}' + "]}" * depth
     refused(lambda: Apply.model_validate_json(text))
 
 
-def test_conversions_say_their_types():
+def test_conversions_have_the_requested_type():
     assert f32(kv_pos).facts().type == "f32"
     refused(lambda: f32(score), "f32 of (i32)")
     refused(lambda: kv_pos + 0.5, "(i32, f32)")
 
 
 @pytest.mark.parametrize("right", [q_pos, 3, 1.0])
-def test_comparing_with_python_operators_says_what_to_write(right):
+def test_comparisons_by_python_operators_are_refused_with_a_remedy(right):
     with pytest.raises(errors.ArgumentTypeError, match=r"Use equal\(a, b\)"):
         _ = kv_pos == right
     with pytest.raises(errors.ArgumentTypeError, match=r"Use not_equal\(a, b\)"):
@@ -208,7 +207,7 @@ def test_comparing_with_python_operators_says_what_to_write(right):
         (lambda: score > 0, "of the score use minimum, maximum or a smooth function."),
     ],
 )
-def test_a_refused_operation_says_what_to_write(make, hint):
+def test_a_refused_operation_names_the_replacement(make, hint):
     assert hint in str(refused(make))
 
 
@@ -225,11 +224,11 @@ def test_a_refused_operation_says_what_to_write(make, hint):
         (apply("maximum", score, 0.0), "maximum(score, 0.0)"),
     ],
 )
-def test_an_expression_prints_as_it_is_written(node, text):
+def test_an_expression_is_printed_as_it_is_written(node, text):
     assert str(node) == repr(node) == text
 
 
-def test_variants_are_compared_by_what_they_say():
+def test_variants_with_equal_expressions_are_equal():
     one, again, other = (Variant(logits=score * factor) for factor in (2.0, 2.0, 3.0))
     assert one == again != other
     assert len({one, again, other}) == 2
@@ -240,7 +239,7 @@ def test_variants_are_compared_by_what_they_say():
     assert str(named) == str(kv_pos)
 
 
-def test_what_is_no_expression_says_how_one_is_written():
+def test_a_value_that_is_not_an_expression_is_refused_with_a_remedy():
     error = refused(lambda: Variant(logits="score"))
     assert "Write an expression with the names of opfacade.variant" in str(error)
 

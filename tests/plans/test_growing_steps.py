@@ -1,4 +1,4 @@
-"""At any number of rows, the steps of a composite plan equal those that the descriptor creates itself."""
+"""At any number of rows, a composite plan has the steps that the descriptor creates."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def at(example, rows):
 
 
 def grown(example, times):
-    """The example with sizes that are so many times as large; sizes that may not be stay."""
+    """The example with sizes multiplied by `times`; sizes that must not change are kept."""
     for name in sorted(example.sizes):
         size = getattr(example, name)
         larger = tuple(one * times for one in size) if isinstance(size, tuple) else size if size is None else size * times
@@ -42,8 +42,8 @@ def named(one):
 
 
 @pytest.mark.parametrize("example", GROWING, ids=named)
-def test_steps_at_any_number_of_rows_are_those_of_the_descriptor(example):
-    forget_specializations()  # keys that earlier tests may have created
+def test_the_steps_at_any_number_of_rows_equal_those_of_the_descriptor(example):
+    forget_specializations()  # removes keys that earlier tests may have created
     for rows in (1, 2, 5, 4099):
         problem = at(example, rows)
         found, wanted = steps_of(problem), problem.steps()
@@ -56,7 +56,7 @@ def test_steps_at_any_number_of_rows_are_those_of_the_descriptor(example):
 
 
 @pytest.mark.parametrize("example", GROWING, ids=named)
-def test_steps_grow_though_keys_are_forgotten_meanwhile(example, monkeypatch):
+def test_steps_are_right_after_specialization_keys_were_forgotten(example, monkeypatch):
     monkeypatch.setattr(descriptor, "_MAX_KINDS", 1)
     forget_specializations()
     problem = at(example, 3)
@@ -67,7 +67,7 @@ def test_steps_grow_though_keys_are_forgotten_meanwhile(example, monkeypatch):
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("example", GROWING, ids=named)
-def test_the_answer_of_every_candidate_is_that_without_growing_steps(example, target, monkeypatch):
+def test_every_candidate_gives_the_same_answer_with_and_without_growing_steps(example, target, monkeypatch):
     problems = [at(example, rows) for rows in (0, 1, 7, 300, 5000)]
 
     def answers():
@@ -83,8 +83,9 @@ def test_the_answer_of_every_candidate_is_that_without_growing_steps(example, ta
 
 
 @pytest.mark.parametrize("example", GROWING, ids=named)
-def test_a_choice_for_other_rows_is_that_of_its_own(example, monkeypatch):
-    """Each answer with forgotten choices, and with those of all earlier rows, also after the compiler became too old."""
+def test_the_choice_for_other_rows_equals_a_separate_choice(example, monkeypatch):
+    """The answers are compared with forgotten choices and with the choices of earlier rows, also after the compiler became too
+    old."""
     problems = [at(example, rows) for rows in (1, 3, 8, 31, 65, 100, 257, 1000, 4096, 16384)]
 
     def answer(problem):
@@ -102,24 +103,24 @@ def test_a_choice_for_other_rows_is_that_of_its_own(example, monkeypatch):
         assert kept == [*forgotten, *forgotten[::-1]]
 
 
-def test_steps_are_those_of_the_layer_whose_rows_they_have_and_of_no_layer_of_other_widths():
+def test_layers_with_other_widths_have_other_steps():
     for hidden, width in ((64, 32), (64, 48), (96, 32)):
         problem = type(GROWING[0])(**(dict(GROWING[0]) | {"hidden": hidden, "width": width, "total_num_rows": 300}))
         assert steps_of(problem) == problem.steps()
 
 
-def test_the_workspace_has_the_largest_workspace_of_a_step(monkeypatch):
-    """A product of x at any stride copies it to its workspace; those of a layer need none today."""
+def test_the_workspace_includes_the_largest_workspace_of_a_step(monkeypatch):
+    """A product with x of any stride would copy x to its workspace; the steps of a layer need no workspace."""
     found = [_choices.Choice("one", None, (), None, size) for size in (0, 4096, 512)]
     assert _choices.answer_of(found, 1000).workspace == 1024 + 4096
 
 
-def test_there_are_ops_with_growing_steps():
+def test_fused_moe_is_the_only_op_with_growing_steps():
     assert {one.op for one in GROWING} == {"fused_moe"}
 
 
 @pytest.mark.parametrize("example", SIZE_FREE, ids=named)
-def test_a_candidate_that_is_free_of_sizes_answers_the_same_at_all_sizes(example):
+def test_a_candidate_that_is_independent_of_sizes_gives_the_same_answer_at_all_sizes(example):
     for one in [candidate for candidate in candidates_for(type(example)) if candidate.size_free]:
         for target in TARGETS:
             found = set()
@@ -131,7 +132,7 @@ def test_a_candidate_that_is_free_of_sizes_answers_the_same_at_all_sizes(example
             assert len(found) == 1, one.name
 
 
-def test_a_resized_problem_is_the_validated_one():
+def test_a_resized_descriptor_equals_the_validated_one():
     one = MoeSortDescriptor(total_num_rows=3, top_k=2, experts=5)
     wanted, found = MoeSortDescriptor(total_num_rows=700, top_k=2, experts=5), resized(one, {"total_num_rows": 700})
     assert found == wanted
@@ -143,7 +144,7 @@ def test_a_resized_problem_is_the_validated_one():
 
 
 @pytest.mark.parametrize("example", GROWING[:3], ids=named)
-def test_more_rows_than_any_step_takes_are_refused_as_without_growing_steps(example):
+def test_too_many_rows_are_refused_as_without_growing_steps(example):
     most = growing_of(example).most
     widest = max(
         numel(spec) * ITEMSIZE[spec.dtype] for step in at(example, 1).steps() for spec in operands_of(step.problem).values()
@@ -156,7 +157,7 @@ def test_more_rows_than_any_step_takes_are_refused_as_without_growing_steps(exam
         steps_of(problem)
 
 
-def test_a_size_that_is_no_multiple_of_the_rows_is_an_error():
+def test_a_size_that_is_not_a_multiple_of_the_rows_is_an_error():
     def steps(rows):
         return (Step("sort", MoeSortDescriptor(total_num_rows=rows, top_k=2, experts=5), {}),)
 
@@ -168,7 +169,7 @@ def test_a_size_that_is_no_multiple_of_the_rows_is_an_error():
         Growing("rows", steps(1), other, {})
 
 
-def test_tensors_that_share_a_step_do_not_overlap_and_the_largest_lies_first():
+def test_tensors_of_one_step_do_not_overlap_and_the_largest_is_first():
     others = together([(0, 1), (1, 2), (2, 3), (3, 3)])
     assert others == [[1], [0, 2], [1, 3], [2]]
     assert fitted([256, 512, 256, 256], others) == ([512, 0, 512, 0], 768)

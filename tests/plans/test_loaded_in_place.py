@@ -1,6 +1,5 @@
-"""A plan caches nothing that depends on an operand's values: values that are loaded into the same memory take effect, also
-repeatedly.
-"""
+"""A plan caches nothing that depends on the values of an operand: values that are loaded into the same memory take effect, also
+repeatedly."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +15,8 @@ from tests.distributed.calls import call_of, descriptors
 from tests.support.local_ranks import on_ranks
 
 OPS = {one.op: one for one in reversed(registry.examples()) if not hasattr(one, "world")}
-OPS["paged_prefill"] = OPS["paged_prefill"].model_copy(update={"batch_size": 2, "total_num_rows": 6})  # a second, not minutes
+# so that the test takes a second instead of minutes
+OPS["paged_prefill"] = OPS["paged_prefill"].model_copy(update={"batch_size": 2, "total_num_rows": 6})
 CPU = Target.cpu()
 
 
@@ -29,7 +29,7 @@ def written(descriptor, args):
 
 
 def drawn_as(descriptor, args, seed):
-    """Other operands of the same shapes; the tables of requests stay if their sizes would differ."""
+    """Other operands of the same shapes; the tables of requests are kept if their sizes would differ."""
     other = inputs.make_args(descriptor, seed)
     mine = tensors(descriptor, args)
     if all(mine[name].shape == tensor.shape for name, tensor in tensors(descriptor, other).items()):
@@ -38,7 +38,7 @@ def drawn_as(descriptor, args, seed):
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
-def test_operands_that_change_in_place_count_and_so_do_later_ones(op):
+def test_operands_that_change_in_place_take_effect_in_each_call(op):
     descriptor = OPS[op]
     plan, args = Plan.select(descriptor, target=CPU), inputs.make_args(descriptor, 1)
     plan.run(args)
@@ -57,7 +57,7 @@ OVER_RANKS = descriptors(2)
 
 
 def loaded(tensors, times):
-    """Other values with the same meaning: fractions become smaller, and everything else moves to other positions."""
+    """Other values with the same meaning: fractions become smaller, and all other values move to other positions."""
     return {
         name: tensor * 0.9**times if name in ("temperature", "top_p", "min_p") else tensor.flatten().roll(times).view_as(tensor)
         for name, tensor in tensors.items()
@@ -65,7 +65,7 @@ def loaded(tensors, times):
 
 
 @pytest.mark.parametrize("name", OVER_RANKS)
-def test_operands_of_a_call_over_two_ranks_that_change_in_place_count_and_so_do_later_ones(name):
+def test_operands_of_a_call_over_two_ranks_that_change_in_place_take_effect(name):
     descriptor = OVER_RANKS[name]
     plan = Plan.select(descriptor, target=CPU)
 

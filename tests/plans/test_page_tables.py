@@ -1,4 +1,5 @@
-"""Index tensors built on the device equal those of loops on the host, in both forms; refusals are typed."""
+"""Index tensors that are built on the device equal those of loops on the host, in both forms of page tables. Refusals are
+typed."""
 
 import itertools
 import random
@@ -19,7 +20,7 @@ def i32(values, device="cpu"):
 
 
 def pages_of(table, page_size):
-    """The pages and the length of each request of a csr table, by loops."""
+    """The pages and the length of each request of a csr table, read by loops."""
     starts = table["kv_indptr"].tolist()
     lists = [table["kv_indices"].tolist()[a:b] for a, b in itertools.pairwise(starts)]
     last = table["last_page_len"].tolist()
@@ -27,7 +28,7 @@ def pages_of(table, page_size):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_indptr_adds_lengths(device):
+def test_indptr_is_the_prefix_sum_of_lengths(device):
     assert torch.equal(indptr(i32([3, 0, 5], device)), i32([0, 3, 3, 8], device))
     assert torch.equal(indptr(i32([], device)), i32([0], device))
     assert torch.equal(even_indptr(3, 4, device=device), i32([0, 4, 8, 12], device))
@@ -35,7 +36,7 @@ def test_an_indptr_adds_lengths(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_even_batch_has_its_pages_in_a_row(device):
+def test_an_even_batch_has_consecutive_pages(device):
     block = even_page_table(2, 7, 3, device=device)
     assert torch.equal(block["block_table"], i32([[0, 1, 2], [3, 4, 5]], device))
     assert torch.equal(block["kv_lens"], i32([7, 7], device))
@@ -48,7 +49,7 @@ def test_an_even_batch_has_its_pages_in_a_row(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(8))
-def test_both_forms_say_the_same_pages_and_lengths(seed, device):
+def test_both_forms_of_page_tables_have_the_same_pages_and_lengths(seed, device):
     rng = random.Random(seed)
     page, width, batch = rng.choice((1, 3, 16)), rng.randint(1, 6), rng.randint(1, 7)
     lens = [rng.choice((0, 1, page, page * width, rng.randint(0, page * width))) for _ in range(batch)]
@@ -65,28 +66,28 @@ def test_both_forms_say_the_same_pages_and_lengths(seed, device):
     assert block["kv_lens"].dtype == block["block_table"].dtype == torch.int32
 
 
-def test_lengths_alone_make_the_table_of_a_dense_cache():
+def test_a_dense_cache_needs_only_lengths():
     block = page_table(i32([5, 0, 8]), 4, max_pages=2)
     assert block["block_table"].tolist() == [[0, 1], [2, 3], [4, 5]]
     csr = page_table(i32([5, 0, 8]), 4, max_pages=2, form="csr")
     assert pages_of(csr, 4) == ([[0, 1], [], [4, 5]], [5, 0, 8])
 
 
-def test_what_does_not_fit_a_row_is_cut_to_its_pages():
+def test_lengths_and_pages_beyond_a_row_are_truncated():
     csr = page_table(i32([9, 3]), 4, max_pages=2, form="csr")
     assert pages_of(csr, 4) == ([[0, 1], [2]], [8, 3])
     block = block_of_csr(i32([0, 3, 4]), i32([7, 8, 9, 5]), i32([1, 2]), 4, max_pages=2)
     assert (block["block_table"].tolist(), block["kv_lens"].tolist()) == ([[7, 8], [5, -1]], [8, 2])
 
 
-def test_a_request_without_pages_has_length_0_whatever_it_says():
+def test_a_request_without_pages_has_length_zero():
     block = block_of_csr(i32([0, 0, 1, 1]), i32([5]), i32([3, 2, 0]), 4, max_pages=1)
     assert (block["block_table"].tolist(), block["kv_lens"].tolist()) == ([[-1], [5], [-1]], [0, 2, 0])
     none = block_of_csr(i32([0, 0]), i32([]), i32([1]), 4, max_pages=2)
     assert (none["block_table"].tolist(), none["kv_lens"].tolist()) == ([[-1, -1]], [0])
 
 
-def test_a_decode_takes_both():
+def test_a_decode_accepts_both_forms():
     torch.manual_seed(1)
     cache = PagedKvCacheDescriptor(num_total_pages=6, page_size=4, num_kv_heads=2, head_dim=8, dtype="f32", layout="NHD")
     k, v, q = (torch.randn(*s) for s in ((6, 4, 2, 8), (6, 4, 2, 8), (3, 4, 8)))
@@ -106,7 +107,7 @@ def test_a_decode_takes_both():
     assert torch.equal(outputs[0][1], torch.zeros(4, 8))
 
 
-def test_bad_input_is_refused_by_type():
+def test_invalid_input_raises_typed_errors():
     with pytest.raises(DTypeError, match=r"indptr.indices: lens expected torch.int32, got torch.int64\. Use lens.to"):
         indptr(torch.tensor([1]))
     with pytest.raises(ArgumentTypeError, match=r"kv_lens expected a torch\.Tensor, got list"):
@@ -138,12 +139,12 @@ def test_bad_input_is_refused_by_type():
         (even_indptr, (2**16, 2**16), "length expected at most 2147483647 rows in all requests, got 4294967296 of 65536"),
     ],
 )
-def test_what_int32_does_not_count_is_refused(make, sizes, named):
+def test_sizes_that_exceed_int32_are_refused(make, sizes, named):
     with pytest.raises(ArgumentError, match=rf"{make.__name__}\.indices: {named}.*OPF-A065"):
         make(*sizes, device="cpu")
 
 
-def test_pages_of_a_dense_cache_that_int32_does_not_count_are_refused():
+def test_a_dense_cache_with_too_many_pages_for_int32_is_refused():
     with pytest.raises(ArgumentError, match=r"max_pages expected at most 2147483647 pages in all requests, got 4294967294"):
         page_table(i32([1, 2]), 4, max_pages=2**31 - 1)
 

@@ -41,7 +41,7 @@ def test_every_field_is_described_in_a_sentence(model):
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
-def test_the_schema_has_the_descriptions(kind):
+def test_the_json_schema_contains_the_descriptions(kind):
     for name, entry in kind.model_json_schema()["properties"].items():
         assert entry["description"] == kind.model_fields[name].description
 
@@ -56,7 +56,7 @@ def test_help_has_every_field_with_its_default_and_description(model):
     assert "Fields:" not in str(model.model_json_schema().get("description"))
 
 
-def test_a_field_in_help_has_its_type_in_words_of_python():
+def test_help_states_types_in_python_notation():
     text = inspect.getdoc(BatchPagedDecodeDescriptor)
     assert text.startswith(BatchPagedDecodeDescriptor.__dict__["__doc__"].text.split("\n")[0])
     assert "\n    num_qo_heads: int, required. Number of query heads: a multiple" in text
@@ -74,7 +74,7 @@ def test_every_tensor_of_a_call_is_described(kind):
 
 
 @pytest.mark.parametrize("family", families())
-def test_a_family_exports_what_users_import(family):
+def test_a_family_exports_its_public_names(family):
     module = import_module(f"opfacade.plans.{family}")
     public = set(module.__all__)
     assert len(module.__all__) == len(public)
@@ -88,7 +88,7 @@ def test_a_family_exports_what_users_import(family):
     assert f"{family}:" in str(opfacade.plans.__doc__)
 
 
-def test_defaults_are_named():
+def test_field_defaults_are_passed_by_keyword():
     """A type checker without pydantic support does not recognise a default without the keyword."""
     for path in (Path(opfacade.__file__).parent).rglob("*.py"):
         calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))

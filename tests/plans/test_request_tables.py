@@ -1,4 +1,4 @@
-"""Descriptors and their operands agree on the tables of requests."""
+"""The request tables of a descriptor agree with its operands."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def ids(descriptor):
 
 
 @pytest.mark.parametrize("descriptor", WITH_TABLES, ids=ids)
-def test_every_table_is_an_index_operand_and_every_one_of_these_is_a_table(descriptor):
+def test_tables_and_index_operands_are_the_same(descriptor):
     tables, operands = descriptor.request_tables(), operands_of(descriptor)
     named = {name for name in tables.names if name}
     assert named == {name for name, spec in operands.items() if spec.role == "index"} - {"mask_indptr", "positions"}
@@ -33,7 +33,7 @@ def test_every_table_is_an_index_operand_and_every_one_of_these_is_a_table(descr
 
 
 @pytest.mark.parametrize("descriptor", WITH_TABLES, ids=ids)
-def test_axes_of_pages_and_tokens_have_the_sizes_of_the_pool(descriptor):
+def test_page_and_token_axes_have_the_sizes_of_the_pool(descriptor):
     tables = descriptor.request_tables()
     paged = [spec for spec in operands_of(descriptor).values() if spec.paged is not None]
     assert bool(paged) == bool(tables.pages)
@@ -41,14 +41,14 @@ def test_axes_of_pages_and_tokens_have_the_sizes_of_the_pool(descriptor):
         assert [spec.shape[axis].size for axis in spec.paged] == [tables.num_pages, tables.page_tokens]
 
 
-def test_parameters_of_keys_are_paged_where_the_keys_are():
+def test_key_parameters_are_paged_if_the_keys_are():
     """The examples whose mask compares documents have one parameter per key."""
     found = {e.op: operands_of(e)["key_params"].paged for e in EXAMPLES if "key_params" in operands_of(e)}
     assert found == {"paged_prefill": (1, 2), "ragged_prefill": None}
 
 
 @pytest.mark.parametrize("descriptor", [e for e in WITH_TABLES if e.request_tables().pages], ids=ids)
-def test_another_pool_keeps_the_bound_on_pages(descriptor):
+def test_a_smaller_pool_reduces_the_bound_on_pages(descriptor):
     before = descriptor.request_tables()
     small = descriptor.on_pages(3)
     assert small.request_tables().num_pages == 3
@@ -56,7 +56,7 @@ def test_another_pool_keeps_the_bound_on_pages(descriptor):
     assert changed(small, paged_kv=descriptor.paged_kv, max_kv_indices=descriptor.max_kv_indices) == descriptor
 
 
-def test_an_op_without_requests_has_none_and_is_what_it_is_on_any_pool():
+def test_an_op_without_requests_has_no_tables_and_ignores_the_pool():
     (merge, *_) = (e for e in EXAMPLES if e.op == "merge_states")
     assert merge.request_tables() is None
     assert merge.on_pages(3) is merge

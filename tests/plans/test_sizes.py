@@ -1,4 +1,4 @@
-"""A new size costs little: programs, refusals and SKUs do not depend on sizes, and are created once."""
+"""A new size costs little: programs, refusals and SKUs do not depend on sizes and are created once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from opfacade.select.selection import survey
 
 TARGET = Target.parse("sm_90a")
 ROWS = ("total_num_rows", "batch_size", "shape", "width", "n")
-_DESCRIBE, _SELECT = 235, 176  # Python calls; a program that is built again takes 500 and more
+_DESCRIBE, _SELECT = 235, 176  # limits on Python calls; creating a program again takes 500 calls or more
 _SELECT_ANY = 95
-# Two steps of a layer of experts have tiles by their sizes, and it takes as many calls as one product.
+# The tiles of two steps of a mixture-of-experts layer depend on sizes; selecting them takes as many calls as one product.
 _SELECT_ONE = {"fused_moe": 101, "matmul": 101, "paged_decode": 105, "paged_prefill": 109, "ragged_prefill": 101}
 NAMED = [one for one in examples() if isinstance(one, NamedFold) or getattr(one, "makes_scales", False)]
 OTHER = (1, 5, 130, 4099)
@@ -35,7 +35,7 @@ OTHER = (1, 5, 130, 4099)
 
 @pytest.fixture(autouse=True)
 def _any_assembler(monkeypatch):
-    """The same candidates whatever compiler is installed."""
+    """Makes selection consider the same candidates for any installed compiler."""
     forget_specializations(), forget_selections()
     monkeypatch.setattr("opfacade.backends.cuda.ptxas.release", lambda *wanted: None)
     yield
@@ -50,7 +50,7 @@ def sized(example, rows):
 
 
 def others(example):
-    """Other sizes; those of stored weights are multiples of groups."""
+    """The example with other sizes; sizes of stored weights stay multiples of groups."""
     return (128, 384, 1024) if example.op in ("pack_weights", "unpack_weights") else OTHER
 
 
@@ -59,7 +59,7 @@ def of_named(examples):
 
 
 def calls_of(ask):
-    """How many Python functions an answer calls: the same number on every machine."""
+    """The number of Python functions that `ask` calls, which is the same on every machine."""
     count = 0
 
     def seen(frame, event, argument):
@@ -77,7 +77,7 @@ def calls_of(ask):
 @pytest.mark.parametrize(
     "kind", sorted({type(one) for one in NAMED if isinstance(one, NamedFold)}, key=lambda one: one.__name__)
 )
-def test_a_program_is_made_once_for_all_row_counts(kind, monkeypatch):
+def test_a_program_is_created_once_for_all_row_counts(kind, monkeypatch):
     example = next(one for one in NAMED if type(one) is kind)
     forget_specializations()
     made, program = [], kind.program
@@ -88,7 +88,7 @@ def test_a_program_is_made_once_for_all_row_counts(kind, monkeypatch):
 
 
 @of_named(NAMED)
-def test_a_program_of_another_size_is_the_one_that_its_fields_have(example):
+def test_a_resized_program_equals_the_program_of_its_fields(example):
     forget_specializations()
     example.folded()
     for rows in OTHER:
@@ -105,7 +105,7 @@ def has_launched(example):
 
 
 @of_named(NAMED)
-def test_candidates_answer_alike_whichever_size_came_first(example):
+def test_answers_of_candidates_do_not_depend_on_the_order_of_sizes(example):
     told = {}
     for first in (example, None):
         forget_specializations()
@@ -137,7 +137,7 @@ def test_a_conversion_of_weights_has_its_kernels_at_every_size(example):
 
 
 @of_named(NAMED)
-def test_a_new_size_of_a_named_fold_is_described_and_selected_in_few_calls(example):
+def test_describing_and_selecting_a_new_size_of_a_named_fold_takes_few_calls(example):
     for rows in (5000, 5001):
         Plan.select(sized(example, rows), target=TARGET)
     made = []
@@ -147,7 +147,7 @@ def test_a_new_size_of_a_named_fold_is_described_and_selected_in_few_calls(examp
 
 @pytest.mark.parametrize("op", sorted({one.op for one in examples()}))
 @pytest.mark.filterwarnings("ignore::opfacade.errors.FallbackWarning")
-def test_a_new_size_of_any_op_is_selected_in_few_calls(op):
+def test_selecting_a_new_size_of_any_op_takes_few_calls(op):
     example = next(one for one in examples() if one.op == op)
     for rows in (4992, 5120):
         Plan.select(sized(example, rows), target=TARGET)
@@ -157,8 +157,8 @@ def test_a_new_size_of_any_op_is_selected_in_few_calls(op):
 
 @pytest.mark.parametrize("op", sorted({one.op for one in examples()}))
 @pytest.mark.filterwarnings("ignore::opfacade.errors.FallbackWarning")
-def test_a_selection_of_a_new_size_makes_and_validates_no_model(op, monkeypatch):
-    """No program, SKU or guarantee is built again: all of them are models."""
+def test_selecting_a_new_size_creates_and_validates_no_model(op, monkeypatch):
+    """Programs, SKUs and guarantees are models, so none of them is created again."""
     example = next(one for one in examples() if one.op == op)
     for rows in (4992, 5120):
         Plan.select(sized(example, rows), target=TARGET)
@@ -171,7 +171,7 @@ def test_a_selection_of_a_new_size_makes_and_validates_no_model(op, monkeypatch)
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda one: f"{one.op}-{one.digest()[:6]}")
-def test_the_options_of_a_selection_are_those_of_candidates_that_are_asked_at_every_size(example):
+def test_cached_options_equal_those_of_a_fresh_survey(example):
     for rows in (4096, *others(example), 8192):
         problem = sized(example, rows)
         chosen = survey_to_chosen(problem, DEFAULT, TARGET)
@@ -181,7 +181,7 @@ def test_the_options_of_a_selection_are_those_of_candidates_that_are_asked_at_ev
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda one: f"{one.op}-{one.digest()[:6]}")
-def test_reasons_at_any_size_are_those_of_another_size(example):
+def test_reasons_to_decline_do_not_depend_on_the_size(example):
     for candidate in candidates_for(type(example)):
         found = {}
         for rows in (4096, *others(example)):
@@ -193,12 +193,12 @@ def test_reasons_at_any_size_are_those_of_another_size(example):
 
 
 def key_of(problem):
-    """`refused_alike` without the identity of specialization keys."""
+    """The key of `refused_alike` without the identity of specialization keys."""
     found = problem.refused_alike
     return [*problem.without_sizes(), *(found[1:] if isinstance(found, tuple) else ())]
 
 
-def test_an_answer_that_is_kept_is_that_of_its_own_preference_and_target():
+def test_a_cached_answer_is_used_only_for_its_preference_and_target():
     problem = sized(next(one for one in examples() if one.op == "merge_states"), 5)
     for wanted in (Preference(), Preference(backend="reference"), Preference(forbid=("cuda",)), Preference()):
         for target in (TARGET, Target.parse("sm_80"), Target.parse("sm_75"), Target.cpu()):
@@ -206,7 +206,7 @@ def test_an_answer_that_is_kept_is_that_of_its_own_preference_and_target():
             assert [tuple(one) for one in chosen] == [tuple(one) for one in survey(problem, wanted, target)[: len(chosen)]]
 
 
-def test_candidates_behind_the_chosen_one_are_not_asked():
+def test_candidates_after_the_chosen_one_are_not_evaluated():
     problem, prefer = sized(next(one for one in examples() if one.op == "softmax"), 77), Preference(backend="cuda")
     options = explain(problem, prefer, TARGET).options
     chosen = next(i for i, option in enumerate(options) if not option.reasons)
@@ -218,14 +218,14 @@ def test_candidates_behind_the_chosen_one_are_not_asked():
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda one: f"{one.op}-{one.digest()[:6]}")
-def test_the_text_of_a_plans_handle_is_that_of_its_descriptor_at_every_size(example):
+def test_the_text_of_a_plan_handle_is_that_of_its_descriptor_at_every_size(example):
     for problem in (example, sized(example, 128), sized(example, 4096)):
         fields = json.loads(problem.canonical_json())
         assert plan_handles.text_of(problem) == plan_handles.text_of(type(problem)(**dict(problem)))
         assert json.loads(plan_handles.text_of(problem)) == fields
 
 
-def test_forms_hold_every_field_but_sizes():
+def test_a_form_contains_every_field_except_sizes():
     one = SoftmaxDescriptor(shape=(4, 8), dtype="f32", mask=True)
     for change in ({"log": True}, {"safe": True}, {"mask": False}, {"temperature": 2.0}, {"axis": 0}, {"shape": (4, 8, 2)}):
         other = SoftmaxDescriptor(**(dict(one) | change))
@@ -235,14 +235,14 @@ def test_forms_hold_every_field_but_sizes():
     assert GatedActivationDescriptor(**(dict(gated) | {"total_num_rows": 7, "width": 64})).form is gated.form
 
 
-def test_a_program_is_put_on_no_extents_on_which_a_stage_has_no_value():
+def test_a_program_is_not_resized_to_extents_without_a_value():
     program = next(one for one in NAMED if one.op == "quantize" and one.quant.scale == "token").folded()
     assert program.on((0, *program.shape[1:])).shape[0] == 0
     with pytest.raises(DescriptorError, match=r"stages\.0\.axes expected at least one element"):
         program.on((4, 1, 0))
 
 
-def test_a_row_that_is_too_long_is_refused_after_a_short_one_was_taken():
+def test_a_row_that_is_too_long_is_refused_after_a_short_one_was_accepted():
     rows = next(one for one in candidates_for(SoftmaxDescriptor) if one.impl == "rows")
     assert not rows.declines(SoftmaxDescriptor(shape=(2, 8), dtype="bf16"), TARGET)
     assert Plan.select(SoftmaxDescriptor(shape=(2, 8), dtype="bf16"), target=TARGET).sku.impl == "rows"

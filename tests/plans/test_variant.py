@@ -1,6 +1,5 @@
-"""Variant: the names that each part may use, its operands, and equal values of expressions in torch, in the
-oracle and by hand.
-"""
+"""Variants: the names that each part may use, the operands, and equal values of expressions in torch, in the oracle and in a
+plain evaluation."""
 
 import math
 
@@ -66,25 +65,25 @@ def refused(fields, *words):
         ({"code": "return score;"}, ["code"]),
     ],
 )
-def test_a_variant_without_meaning_is_refused_with_the_place(fields, words):
+def test_an_invalid_variant_is_refused_with_the_path(fields, words):
     refused(fields, *words)
 
 
 @settings(max_examples=40, deadline=None)
 @given(expressions.variants())
-def test_a_variant_travels_as_json(variant):
+def test_a_variant_survives_serialisation(variant):
     again = Variant.model_validate_json(variant.model_dump_json())
     assert (again, again.key, hash(again)) == (variant, variant.key, hash(variant))
 
 
-def test_a_key_names_what_is_computed():
+def test_the_key_of_a_variant_depends_on_its_expressions():
     keys = {v.key for v in (alibi(8), soft_cap(30.0), soft_cap(31.0), sliding_window(3), sliding_window(4), document_mask())}
     assert len(keys) == 6
     assert all(key.startswith("v") and len(key) == 25 for key in keys)
-    assert alibi(8).key == alibi(32).key  # slopes are operands
+    assert alibi(8).key == alibi(32).key  # slopes are operands, so the key does not contain them
 
 
-def test_parameters_are_stacked_in_the_order_of_their_names():
+def test_parameters_are_stacked_in_alphabetical_order():
     variant = Variant(logits=score * per_head("b") + per_head("a"), mask=equal(per_row("z"), per_key("c")) & (per_key("d") > 0))
     keys = (Dim("num_total_pages", 5), Dim("page_size", 4))
     found = variant.operands(Dim("num_qo_heads", 6), Dim("total_num_rows", 9), keys)
@@ -94,7 +93,7 @@ def test_parameters_are_stacked_in_the_order_of_their_names():
     assert [str(s.shape[0]) for s in found.values()] == ["a+b=2", "z=1", "c+d=2"]
 
 
-# ---- values of expressions ------------------------------------------------------------------------------------------
+# Values of expressions.
 
 HEADS, KV_HEADS, Q_LEN, KV_LEN = 4, 2, 3, 5
 ALL = Variant(
@@ -112,7 +111,7 @@ def place_and_stacks(seed):
 
 
 def pairs(known, at):
-    """The values of one (row, key, head), taken from the tensors by their meaning."""
+    """The values for one (row, key, head), read from the tensors."""
     _, stacks = known
     i, j, h = at
     found = {"q_pos": i + KV_LEN - Q_LEN, "kv_pos": j, "q_len": Q_LEN, "kv_len": KV_LEN, "head": h, "kv_head": h // 2}
@@ -124,7 +123,7 @@ def pairs(known, at):
 
 
 def spread(tensor):
-    """[kv_heads, rows * group, keys] as [row, key, head]."""
+    """Converts [kv_heads, rows * group, keys] to [row, key, head]."""
     whole = torch.broadcast_to(tensor, (KV_HEADS, Q_LEN * 2, KV_LEN)).reshape(KV_HEADS, Q_LEN, 2, KV_LEN)
     return whole.permute(1, 3, 0, 2).reshape(Q_LEN, KV_LEN, HEADS)
 
@@ -134,7 +133,7 @@ EVERYWHERE = [(i, j, h) for i in range(Q_LEN) for j in range(KV_LEN) for h in ra
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(expressions.ints(3), expressions.floats(3), expressions.truths(3)), st.integers(0, 5))
-def test_an_exact_expression_has_the_bits_that_its_rules_say(expression, seed):
+def test_an_exact_expression_has_the_bits_of_its_rules(expression, seed):
     known = place_and_stacks(seed)
     got = spread(exact(expression, values_of(ALL, *known)))
     for at in EVERYWHERE:
@@ -148,8 +147,8 @@ UNIT = Roundoff(2.0**-24, 2.0**-22)
 
 @settings(max_examples=150, deadline=None)
 @given(expressions.smooth(4), st.integers(0, 5))
-def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
-    """The oracle's value is that of real arithmetic; f32 arithmetic, at a score with an error, stays within its radius."""
+def test_f32_values_are_within_the_radius_of_the_oracle(expression, seed):
+    """The oracle's value is that of real arithmetic; f32 arithmetic, with an error in the score, stays within the radius."""
     known = place_and_stacks(seed)
     values, g = values_of(ALL, *known), torch.Generator().manual_seed(seed)
     scores = torch.randn(KV_HEADS, Q_LEN * 2, KV_LEN, generator=g, dtype=torch.float64) * 3
@@ -161,7 +160,7 @@ def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
         assert math.isclose(wide[at].item(), want, rel_tol=1e-9, abs_tol=1e-9)
     for sign in (-1, 0, 1):
         told = (scores + sign * off).float()
-        # The score in f32 is not quite at the edge of the interval.
+        # the score in f32 is slightly inside the interval
         radius = bound(expression, values, Ball(scores, (told.double() - scores).abs()), UNIT).r
         got = inexact(expression, values | {"score": told}, torch.float32).expand(scores.shape).double()
         assert bool(((got - found.v).abs() <= radius).all())
@@ -169,10 +168,8 @@ def test_f32_and_the_oracle_agree_with_a_walk_in_float64(expression, seed):
 
 @pytest.mark.parametrize("slope", [0.3, -1.7e30, 1 / 3, 3e36])
 @pytest.mark.parametrize("first", [0, 5, 4000])
-def test_a_line_over_the_keys_may_be_one_fma_from_any_key_of_a_tile(slope, first):
-    """slope * first + slope * step, as kernels compute it, is within the radius, or the radius says that
-    nothing is guaranteed.
-    """
+def test_a_linear_term_computed_from_any_key_of_a_tile_is_within_the_radius(slope, first):
+    """slope * first + slope * step, as kernels compute it, is within the radius unless the radius is infinite."""
     keys = torch.arange(first, first + 256, dtype=torch.int32)
     row = torch.tensor(first + 130, dtype=torch.int32)
     values = {"kv_pos": keys, "q_pos": row, "q_len": row}
@@ -187,7 +184,7 @@ def test_a_line_over_the_keys_may_be_one_fma_from_any_key_of_a_tile(slope, first
     assert bool(found.r.isinf().any()) == (slope == 3e36)
 
 
-def test_a_radius_is_no_wider_than_it_must_be():
+def test_the_radius_is_small_where_the_error_is_small():
     """The cap reduces the error of a large score; a logarithm near 0 has no error bound."""
     at = torch.tensor([[[0.0, 200.0]]], dtype=torch.float64)
     values = {"q_len": torch.tensor(1, dtype=torch.int32)}
@@ -198,7 +195,7 @@ def test_a_radius_is_no_wider_than_it_must_be():
     assert bound(exp2(score), values, Ball(at, at * 0), UNIT).r[0, 0, 1] == math.inf
 
 
-def test_the_rules_at_the_edges():
+def test_results_at_the_limits_of_types():
     values = {"q_len": torch.tensor(0, dtype=torch.int32), "kv_len": torch.tensor(-7, dtype=torch.int32)}
 
     def worth(expression):
@@ -233,7 +230,7 @@ def test_the_rules_at_the_edges():
     assert worth(floor(one * -0.5)) == -1.0
 
 
-def test_a_root_and_a_quotient_are_rounded_to_the_nearest():
+def test_a_square_root_and_a_quotient_are_rounded_to_nearest():
     g = torch.Generator().manual_seed(0)
     heads = torch.rand(2, 4096, generator=g) * 9
     values = values_of(
@@ -244,7 +241,7 @@ def test_a_root_and_a_quotient_are_rounded_to_the_nearest():
     assert torch.equal(exact(per_head("h1") / per_head("h2"), values).flatten(), (a / b).float())
 
 
-def test_slopes_of_alibi():
+def test_alibi_slopes_of_1_6_and_8_heads():
     assert alibi_slopes(8) == [2.0**-i for i in range(1, 9)]
     assert alibi_slopes(1) == [2.0**-8]
     assert alibi_slopes(6) == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
@@ -253,11 +250,11 @@ def test_slopes_of_alibi():
 @pytest.mark.parametrize(
     "make", [lambda: alibi(0), lambda: sliding_window(-1), lambda: soft_cap(0.0), lambda: soft_cap(math.nan)]
 )
-def test_an_example_of_nothing_is_refused(make):
+def test_invalid_arguments_of_the_example_variants_are_refused(make):
     with pytest.raises(ValueError, match="expected"):
         make()
 
 
-def test_q_pos_is_the_place_among_the_keys():
+def test_q_pos_is_the_position_among_the_keys():
     values = values_of(ALL, *place_and_stacks(0))
     assert spread(exact(q_pos, values))[:, 0, 0].tolist() == [2, 3, 4]

@@ -45,20 +45,20 @@ def test_every_program_of_the_compiler_is_in_the_key(toolkit, label, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["tvm_ffi", "cxx11_abi", "machine", "os"])
-def test_every_abi_is_in_the_key(toolkit, name, monkeypatch):
+def test_the_version_of_every_abi_is_in_the_key(toolkit, name, monkeypatch):
     before, own = jit.key(TINY), identity.abi()
     monkeypatch.setattr(identity, "abi", lambda: {**own, name: "9.9.9"})
     assert jit.key(TINY) != before
 
 
 @pytest.mark.parametrize("variable", ["NVCC_FLAGS", "CXX_FLAGS", "LINK_FLAGS"])
-def test_the_recipe_is_in_the_key(toolkit, variable, monkeypatch):
+def test_the_build_recipe_is_in_the_key(toolkit, variable, monkeypatch):
     before = jit.key(TINY)
     monkeypatch.setattr(identity.build, variable, (*getattr(identity.build, variable), "-g"))
     assert jit.key(TINY) != before
 
 
-def test_the_place_of_a_compiler_is_not_in_the_key(toolkit, monkeypatch, tmp_path):
+def test_the_path_of_a_compiler_is_not_in_the_key(toolkit, monkeypatch, tmp_path):
     before = jit.key(TINY)
     (tmp_path / "link").symlink_to(toolkit.home)
     monkeypatch.setenv("OPFACADE_NVCC", str(tmp_path / "link/bin/nvcc"))
@@ -70,7 +70,7 @@ def test_the_place_of_a_compiler_is_not_in_the_key(toolkit, monkeypatch, tmp_pat
     assert jit.key(TINY) == before
 
 
-def test_the_users_environment_is_not_in_the_key(toolkit, monkeypatch, tmp_path):
+def test_environment_variables_of_the_user_are_not_in_the_key(toolkit, monkeypatch, tmp_path):
     before = jit.key(TINY)
     for name in ("NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "HOSTNAME", "USER", "LANG"):
         monkeypatch.setenv(name, "/somewhere")
@@ -78,7 +78,7 @@ def test_the_users_environment_is_not_in_the_key(toolkit, monkeypatch, tmp_path)
     assert jit.key(TINY) == before
 
 
-def test_a_header_in_the_working_directory_is_not_taken(built, monkeypatch, tmp_path):
+def test_a_header_in_the_working_directory_is_not_included(built, monkeypatch, tmp_path):
     first = jit.build(built)
     (tmp_path / "here").mkdir()
     for name in ("cuda_runtime.h", "cuda.h", "stdint.h"):
@@ -89,7 +89,7 @@ def test_a_header_in_the_working_directory_is_not_taken(built, monkeypatch, tmp_
     assert jit.build(built).read_bytes() == first.read_bytes()
 
 
-def test_a_library_needs_no_cuda_runtime_and_no_driver(built):
+def test_a_library_links_neither_the_cuda_runtime_nor_the_driver(built):
     dynamic = subprocess.run(["readelf", "-d", jit.build(built)], capture_output=True, text=True, check=True).stdout
     needed = [line for line in dynamic.splitlines() if "(NEEDED)" in line]
     assert needed
@@ -97,21 +97,21 @@ def test_a_library_needs_no_cuda_runtime_and_no_driver(built):
     assert "RUNPATH" not in dynamic
 
 
-def test_two_kernels_of_one_name_are_two(toolkit):
+def test_two_kernels_with_one_name_have_separate_entries(toolkit):
     one, two = TINY, JitSpec.of("tiny", "testing/tiny", "sm_80", value=43)
     assert jit.load(one) is not jit.load(two)
     assert jit.build(one).read_bytes() != jit.build(two).read_bytes()
 
 
-def test_a_rebuilt_library_has_another_path_if_it_holds_other_code(toolkit, root):
-    """dlopen returns the library that it opened before under the same path."""
+def test_a_rebuilt_library_with_other_code_has_another_path(toolkit, root):
+    """dlopen returns the library that it has opened before under the same path."""
     first = jit.build(TINY)
     (root / "csrc/testing/tiny.cc.jinja").write_text('extern "C" int answer() { return 1; }\n')
     assert jit.build(TINY).name != first.name
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.heavy)])
-def test_no_two_inputs_have_one_digest(count):
+def test_different_inputs_have_different_digests(count):
     rng = random.Random(0)
     words = ["", "a", "ab", "b", "-DA=", "-DB", "-DA=str-DB", '"', "\\", "[", ",", "0", "é", "\n"]
     seen = {}
@@ -128,7 +128,7 @@ def test_no_two_inputs_have_one_digest(count):
         assert seen.setdefault(digest, hash(text)) == hash(text)
 
 
-def test_a_character_does_not_move_between_fields():
+def test_moving_a_character_between_fields_changes_the_digest():
     digest = codegen.canonical_digest
     assert digest({"flags": ["-DA=", "-DB"]}) != digest({"flags": ["-DA=str-DB"]})
     assert digest({"a": "xy", "b": "z"}) != digest({"a": "x", "b": "yz"})
@@ -136,7 +136,7 @@ def test_a_character_does_not_move_between_fields():
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "é", "x" * 120, "a'b", "a$c", "#x", "a=b,c"])
-def test_a_cache_may_lie_anywhere(toolkit, monkeypatch, tmp_path, name):
+def test_the_cache_directory_may_have_any_name(toolkit, monkeypatch, tmp_path, name):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path / name / "cache"))
     assert jit.build(TINY).is_relative_to(tmp_path / name)
     jit.load(TINY)
@@ -149,7 +149,7 @@ def test_a_cache_may_lie_anywhere(toolkit, monkeypatch, tmp_path, name):
         ("", "0.1.15", False), ("garbage", "0.1.15", False), (None, "0.1.15", False),
     ],
 )  # fmt: skip
-def test_a_binary_fits_a_tvm_ffi_that_is_not_older(monkeypatch, built, here, fits):
+def test_a_binary_is_used_with_the_same_or_a_newer_tvm_ffi(monkeypatch, built, here, fits):
     own = {**identity.abi(), "tvm_ffi": here}
     monkeypatch.setattr(identity, "abi", lambda: own)
     assert identity.fits({"abi": {**own, "tvm_ffi": built}}) is fits

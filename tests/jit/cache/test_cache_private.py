@@ -58,7 +58,7 @@ print("warnings", len(own), "seconds", time.monotonic() - started)
 
 
 def mounted(script, *words, **env):
-    """The output of BUILD in a mount namespace after a shell script; `$C` is the cache directory, `$P` starts BUILD."""
+    """The output of BUILD in a mount namespace, after a shell script; `$C` is the cache directory, and `$P` starts BUILD."""
     whole = {
         **os.environ,
         "C": os.environ["OPFACADE_CACHE_DIR"],
@@ -78,7 +78,7 @@ def mounted(script, *words, **env):
 
 
 @mounts
-def test_a_read_only_cache_serves_what_it_holds_and_is_passed_by_for_the_rest(toolkit):
+def test_a_read_only_cache_is_read_and_other_kernels_are_built_privately(toolkit):
     jit.build(TINY)
     before = sorted((cache.root()).rglob("*"))
     out = mounted("mount --bind $C $C; mount -o remount,ro,bind $C; P 42; P 44 twice")
@@ -92,7 +92,7 @@ def test_a_read_only_cache_serves_what_it_holds_and_is_passed_by_for_the_rest(to
 
 @mounts
 @pytest.mark.parametrize("options", ["size=16k", "nr_inodes=20", "size=128k"], ids=["blocks", "inodes", "library"])
-def test_a_full_disk_costs_only_sharing(toolkit, options):
+def test_with_a_full_disk_the_kernel_is_built_privately(toolkit, options):
     fill = "head -c 110k /dev/zero > $C/filler;" if options == "size=128k" else ""
     out = mounted(f"mount -t tmpfs -o {options},mode=700 none $C; {fill} P 42; find $C -path '*obj*' -type f")
     assert out.splitlines()[0] == "loaded private", out
@@ -101,19 +101,19 @@ def test_a_full_disk_costs_only_sharing(toolkit, options):
 
 
 @mounts
-def test_a_full_disk_everywhere_is_a_cache_error_with_its_errno(toolkit):
+def test_with_all_disks_full_the_error_has_its_errno(toolkit):
     out = mounted("mount -t tmpfs -o size=16k,mode=700 none $C; mkdir $C/tmp; TMPDIR=$C/tmp P 42")
     assert out.startswith(f"refused {errno.ENOSPC} ")
 
 
 @mounts
-def test_a_noexec_cache_says_so(toolkit):
+def test_a_noexec_cache_is_reported_with_a_remedy(toolkit):
     out = mounted("mount -t tmpfs -o noexec,mode=700 none $C; P 42")
     assert out.startswith(f"refused {errno.EPERM} ")
     assert "mounted noexec. Set OPFACADE_CACHE_DIR" in out
 
 
-def test_a_compiler_that_says_the_disk_is_full_is_asked_again_elsewhere(toolkit):
+def test_a_compiler_error_about_a_full_disk_leads_to_a_private_build(toolkit):
     toolkit.mode("full")
     with pytest.warns(errors.CachePrivateWarning), pytest.raises(errors.CacheError) as caught:
         jit.build(TINY)
@@ -121,7 +121,7 @@ def test_a_compiler_that_says_the_disk_is_full_is_asked_again_elsewhere(toolkit)
     assert len(toolkit.calls()) == 2
 
 
-def test_without_home_and_passwd_entry_there_is_a_private_cache(toolkit, monkeypatch, tmp_path):
+def test_without_home_and_passwd_entry_the_cache_is_private(toolkit, monkeypatch, tmp_path):
     for name in ("OPFACADE_CACHE_DIR", "HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
@@ -134,7 +134,7 @@ def test_without_home_and_passwd_entry_there_is_a_private_cache(toolkit, monkeyp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_cache_of_root_serves_others_who_cannot_write_it(toolkit, tmp_path):
+def test_other_users_read_a_cache_that_root_has_written(toolkit, tmp_path):
     jit.build(TINY)
     for part in (tmp_path, *tmp_path.parents):
         if part.is_relative_to("/tmp/") and part != Path("/tmp"):
@@ -148,13 +148,13 @@ def test_a_cache_of_root_serves_others_who_cannot_write_it(toolkit, tmp_path):
         assert jit.cache_state(TINY) == "shared"
         with pytest.raises(errors.CacheError) as caught, cache.lock("k", 1):
             pass
-        assert caught.value.errno == errno.EACCES  # for which `obtain` builds privately
+        assert caught.value.errno == errno.EACCES  # the errno for which `obtain` builds privately
 
     assert join([start(somebody)]) == [0]
 
 
-def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
-    """SIGSTOP, a debugger, a frozen container: the lock is held and its holder does nothing."""
+def test_a_stopped_lock_holder_leads_to_a_private_build(toolkit, monkeypatch):
+    """The holder is stopped by SIGSTOP, a debugger or a frozen container: it keeps the lock and does nothing."""
     fork = multiprocessing.get_context("fork")
     ready = fork.Event()
 
@@ -166,7 +166,7 @@ def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
     holder = start(hold)
     assert ready.wait(120)
     os.kill(holder, signal.SIGSTOP)
-    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.5")  # time to wait for the lock, not to build
+    monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.5")  # limits the wait for the lock, not the build
 
     def be_patient(step):
         if step == "staging.made":
@@ -181,7 +181,7 @@ def test_a_stopped_holder_costs_only_sharing(toolkit, monkeypatch):
 
 
 def test_a_long_wait_is_logged_with_the_holder(toolkit, monkeypatch, caplog):
-    clock = itertools.count(0.0, 0.1)  # of its own: a tenth of a second at each look
+    clock = itertools.count(0.0, 0.1)  # a clock of the test, which advances by a tenth of a second per call
     ours = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None, time=lambda: 1000.0)
     monkeypatch.setattr(locks, "time", ours)
     monkeypatch.setattr(locks, "LOG_AFTER_SECONDS", 0.1)
@@ -191,7 +191,7 @@ def test_a_long_wait_is_logged_with_the_holder(toolkit, monkeypatch, caplog):
     assert f"held by pid {os.getpid()} on {os.uname().nodename}, for 0 s" in record.getMessage()
 
 
-def test_one_warning_a_process_and_the_directory_goes_with_it(toolkit, tmp_path):
+def test_one_warning_per_process_and_the_private_directory_is_removed_at_exit(toolkit, tmp_path):
     def unwritable(place):
         def hook(step):
             if step == "lock.open" and not private.stores():

@@ -1,4 +1,4 @@
-"""Many processes and threads use one cache: one build if locks work, and an intact cache if they do not."""
+"""Many processes and threads use one cache: they build once if locks work, and the cache stays intact if locks do not work."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def tiny(value):
 
 
 def together(count, function):
-    """Forks processes that start at the same moment; returns their statuses."""
+    """Forks processes that start at the same moment, and returns their exit statuses."""
     at = time.time() + 0.3 + count * 0.01
 
     def run(number):
@@ -45,7 +45,7 @@ def test_processes_compile_once(toolkit):
     assert not list((cache.root() / "tmp").iterdir())
 
 
-def test_where_locks_do_not_hold_one_entry_is_published(toolkit):
+def test_without_working_locks_one_entry_is_published(toolkit):
     def unlocked(_):
         def hook(step):
             if step == "lock.take":
@@ -61,7 +61,7 @@ def test_where_locks_do_not_hold_one_entry_is_published(toolkit):
     assert not (cache.root() / "quarantine").exists()
 
 
-def test_lock_files_that_vanish_cost_only_builds(toolkit):
+def test_removed_lock_files_cause_only_additional_builds(toolkit):
     end = time.monotonic() + 2
 
     def remover():
@@ -76,7 +76,7 @@ def test_lock_files_that_vanish_cost_only_builds(toolkit):
 
 
 def clearing(seconds, workers, remove):
-    """Workers load new kernels in a loop while another process removes their cache."""
+    """Workers load new kernels in a loop while another process runs `remove` on their cache."""
     end = time.monotonic() + seconds
 
     def remover():
@@ -97,7 +97,7 @@ def clearing(seconds, workers, remove):
 
 @pytest.mark.filterwarnings("ignore::opfacade.errors.CachePrivateWarning")
 @pytest.mark.parametrize(("seconds", "workers"), [(3, 4), pytest.param(60, 16, marks=pytest.mark.heavy)])
-def test_a_cache_cleared_all_the_time_crashes_nobody(toolkit, seconds, workers):
+def test_no_process_fails_while_the_cache_is_cleared_repeatedly(toolkit, seconds, workers):
     def remove():
         subprocess.run(["rm", "-rf", cache.root() / "obj", cache.root() / "tmp", cache.root() / "locks"], stderr=-3)
 
@@ -106,7 +106,7 @@ def test_a_cache_cleared_all_the_time_crashes_nobody(toolkit, seconds, workers):
 
 
 @pytest.mark.parametrize(("seconds", "workers"), [(2, 3), pytest.param(30, 16, marks=pytest.mark.heavy)])
-def test_collecting_garbage_all_the_time_crashes_nobody(toolkit, seconds, workers):
+def test_no_process_fails_while_entries_are_evicted_repeatedly(toolkit, seconds, workers):
     assert set(clearing(seconds, workers, lambda: upkeep.collect(cache.shared(), max_bytes=0))) == {0}
     assert sound()
     assert not private.stores()
@@ -123,7 +123,7 @@ def test_threads_build_each_kernel_once(toolkit):
     assert len({id(module) for module in found}) == len(toolkit.calls()) == 4
 
 
-def test_a_fork_in_the_middle_of_a_build_inherits_no_lock(toolkit):
+def test_a_fork_during_a_build_inherits_no_lock(toolkit):
     toolkit.mode("sleep 0.5")
     builder = threading.Thread(target=jit.load, args=(TINY,))
     builder.start()
@@ -135,8 +135,8 @@ def test_a_fork_in_the_middle_of_a_build_inherits_no_lock(toolkit):
     assert len(toolkit.calls()) == 3
 
 
-def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(toolkit):
-    """The child is forked while the lock is held, and survives its parent."""
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(toolkit):
+    """The child is forked while the parent holds the lock, and outlives the parent."""
     reading, writing = os.pipe()
 
     def parent():
@@ -152,7 +152,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(toolkit):
     os.kill(child, 9)
 
 
-def test_forked_children_use_what_was_loaded_before(toolkit):
+def test_forked_children_use_modules_that_the_parent_has_loaded(toolkit):
     module = jit.load(TINY)
 
     def child():
@@ -162,14 +162,14 @@ def test_forked_children_use_what_was_loaded_before(toolkit):
     assert join([start(child) for _ in range(4)]) == [0] * 4
 
 
-def test_a_spawned_process_finds_what_was_built(toolkit):
+def test_a_spawned_process_finds_existing_entries(toolkit):
     jit.build(TINY)
     code = "from opfacade import jit; jit.load(jit.JitSpec.of('tiny', 'testing/tiny', 'sm_80', value=42), allow_build=False)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
 
 
-def test_staging_of_one_process_id_does_not_collide(toolkit, monkeypatch):
-    """As in containers, where every process has pid 1."""
+def test_processes_with_the_same_pid_have_separate_staging_directories(toolkit, monkeypatch):
+    """In containers, every process may have pid 1."""
     seen = []
 
     def hook(step):
@@ -182,7 +182,7 @@ def test_staging_of_one_process_id_does_not_collide(toolkit, monkeypatch):
     assert len(seen[1]) == 2
 
 
-def test_two_versions_share_a_directory_and_nothing_else(toolkit, monkeypatch):
+def test_two_versions_of_the_package_share_a_directory_but_no_entry(toolkit, monkeypatch):
     first = jit.build(TINY)
     monkeypatch.setattr("opfacade.__version__", "99.0")
     second = jit.build(TINY)
@@ -193,7 +193,7 @@ def test_two_versions_share_a_directory_and_nothing_else(toolkit, monkeypatch):
     assert not jit.is_built(TINY)
 
 
-def test_clocks_do_not_count(toolkit):
+def test_wrong_clocks_have_no_effect(toolkit):
     so = jit.build(TINY)
     for years in (-30, 30):
         for path in (so, so.parent / "meta.json", so.parent):
@@ -202,7 +202,7 @@ def test_clocks_do_not_count(toolkit):
     assert len(toolkit.calls()) == 1
 
 
-def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, monkeypatch):
+def test_staging_of_killed_builds_is_removed_and_of_running_builds_is_not(toolkit, monkeypatch):
     monkeypatch.setattr("opfacade.jit.cache.stale_entries._UNLOCKED_GRACE_SECONDS", 0.0)
     left = cache.root() / "tmp" / "dead"
     cache.make_private(left)
@@ -212,8 +212,8 @@ def test_leftovers_of_the_killed_are_swept_and_living_builds_are_not(toolkit, mo
     assert not left.exists()
 
 
-def test_a_library_that_others_remove_whenever_no_lock_protects_it_is_loaded(toolkit, monkeypatch):
-    """Other processes collect all the time: each lookup of the library, and each load, is preceded by a clean-up."""
+def test_a_library_is_loaded_while_others_evict_unlocked_entries(toolkit, monkeypatch):
+    """Before each lookup of the library and each load, another process evicts all unlocked entries."""
     load = jit._open
 
     def removed_first(path):
@@ -222,4 +222,4 @@ def test_a_library_that_others_remove_whenever_no_lock_protects_it_is_loaded(too
 
     monkeypatch.setattr(jit, "_open", removed_first)
     assert jit.load(tiny(0), label="sku") is jit.load(tiny(0))
-    assert len(toolkit.calls()) == 2  # one attempt more than with a cache that is never cleaned
+    assert len(toolkit.calls()) == 2  # one attempt more than with a cache in which nothing is evicted

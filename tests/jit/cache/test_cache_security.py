@@ -32,7 +32,7 @@ def refused(match):
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o770, 0o702])
 @pytest.mark.parametrize("level", [0, 1, 2, 3], ids=["shard", "obj", "v1", "base"])
-def test_a_directory_that_others_may_write_is_refused_with_the_chmod_to_run(published, level, mode):
+def test_a_directory_that_others_can_write_is_refused_with_a_chmod_command(published, level, mode):
     exposed = published.parents[level]
     exposed.chmod(mode)
     with refused(f"chmod go-w {exposed}") as caught:
@@ -42,7 +42,7 @@ def test_a_directory_that_others_may_write_is_refused_with_the_chmod_to_run(publ
     assert jit.is_built(TINY)
 
 
-def test_a_parent_of_the_cache_that_others_may_write_is_refused_unless_sticky(published, tmp_path):
+def test_a_parent_that_others_can_write_is_refused_unless_it_is_sticky(published, tmp_path):
     tmp_path.chmod(0o777)
     with refused("OPF-J023"):
         jit.build(TINY)
@@ -58,14 +58,14 @@ def test_a_directory_of_another_user_is_refused(published, level):
         jit.build(TINY)
 
 
-def test_a_shared_cache_can_be_trusted_on_purpose(published, monkeypatch):
+def test_a_shared_cache_can_be_trusted_explicitly(published, monkeypatch):
     published.parents[3].chmod(0o777)
     monkeypatch.setenv("OPFACADE_ALLOW_SHARED_CACHE", "1")
     assert jit.build(TINY).parent == published
 
 
 def plant(published, content=b"\x7fELF planted"):
-    """An entry that is consistent with itself but not with the build."""
+    """Plants an entry that is consistent with itself but not with the build."""
     import hashlib
 
     digest = hashlib.sha256(content).hexdigest()
@@ -86,13 +86,13 @@ def test_a_planted_entry_of_another_user_is_set_aside(published, which):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["library", "meta"])
-def test_a_planted_entry_that_others_may_write_is_set_aside(published, which):
+def test_a_planted_entry_that_others_can_write_is_set_aside(published, which):
     before = jit.build(TINY).read_bytes()
     plant(published)[which].chmod(0o666)
     assert jit.build(TINY).read_bytes() == before
 
 
-def test_an_entry_under_the_key_of_another_is_never_loaded(published):
+def test_an_entry_copied_to_another_key_is_never_loaded(published):
     other = type(TINY).of("tiny", "testing/tiny", "sm_80", value=43)
     place = cache.entry(jit.key(other))
     cache.make_private(place.parent)
@@ -103,8 +103,8 @@ def test_an_entry_under_the_key_of_another_is_never_loaded(published):
 
 
 @pytest.mark.parametrize("part", ["v1", "v1/obj", "v1/tmp", "v1/locks", "shard"])
-def test_a_linked_directory_is_refused(toolkit, part, tmp_path):
-    """The canary: the target of a link is neither written nor emptied."""
+def test_a_symbolic_link_to_a_directory_is_refused(toolkit, part, tmp_path):
+    """The target of the link, a canary, is neither written nor emptied."""
     base = tmp_path / "cache"
     link = base / (f"v1/obj/{jit.key(TINY)[:2]}" if part == "shard" else part)
     shutil.rmtree(base, ignore_errors=True)
@@ -117,7 +117,7 @@ def test_a_linked_directory_is_refused(toolkit, part, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["entry", "library", "meta"])
-def test_a_linked_entry_is_built_anew_and_the_canary_lives(published, what, tmp_path):
+def test_a_symbolic_link_to_an_entry_is_rebuilt_and_its_target_is_unchanged(published, what, tmp_path):
     so = jit.build(TINY)
     link = {"entry": published, "library": so, "meta": published / "meta.json"}[what]
     canary = tmp_path / "canary"
@@ -129,7 +129,7 @@ def test_a_linked_entry_is_built_anew_and_the_canary_lives(published, what, tmp_
     assert sorted((p.name, p.read_bytes()) for p in ([canary] if canary.is_file() else canary.iterdir())) == before
 
 
-def test_a_linked_lock_is_refused_and_the_canary_lives(toolkit, tmp_path):
+def test_a_symbolic_link_to_a_lock_is_refused_and_its_target_is_unchanged(toolkit, tmp_path):
     canary, lock = tmp_path / "canary", cache.root() / "locks" / f"{jit.key(TINY)}.lock"
     canary.write_text("precious")
     cache.make_private(lock.parent)
@@ -142,7 +142,7 @@ def test_a_linked_lock_is_refused_and_the_canary_lives(toolkit, tmp_path):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["fifo", "directory", "socket"])
 @pytest.mark.parametrize("what", ["library", "meta", "entry"])
-def test_what_is_no_file_neither_blocks_nor_is_read(published, what, kind):
+def test_an_irregular_file_in_an_entry_neither_blocks_nor_is_read(published, what, kind):
     so = jit.build(TINY)
     place = {"entry": published, "library": so, "meta": published / "meta.json"}[what]
     shutil.rmtree(place) if place.is_dir() else place.unlink()
@@ -155,8 +155,8 @@ def test_what_is_no_file_neither_blocks_nor_is_read(published, what, kind):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["fifo", "device"])
-def test_what_is_no_file_stops_nobody_who_looks_through_the_cache(published, make):
-    """Each of these reads the file at the path, and could wait for a writer or read forever."""
+def test_an_irregular_file_does_not_block_a_scan_of_the_cache(published, make):
+    """Each scan reads the file at this path, and could wait for a writer or read forever."""
     other = cache.shared().entry("f" * 64)
     cache.make_private(other)
     make(other / "meta.json")
@@ -185,7 +185,7 @@ HOSTILE_META = {
 
 
 @pytest.mark.parametrize("text", HOSTILE_META.values(), ids=HOSTILE_META)
-def test_what_an_entry_says_of_itself_stops_nobody_who_looks_through_the_cache(published, text):
+def test_any_content_of_a_record_does_not_stop_a_scan_of_the_cache(published, text):
     other = cache.shared().entry("f" * 64)
     cache.make_private(other)
     files.write_private(other / "meta.json", text.encode())
@@ -199,7 +199,7 @@ def test_what_an_entry_says_of_itself_stops_nobody_who_looks_through_the_cache(p
 @pytest.mark.parametrize(
     "facts", [{"resources": {"k": 1, "l": {"registers": "many", "shared": 7}}}, {"resources": [1]}, {"seconds": "x"}]
 )
-def test_counts_that_are_none_are_not_shown(published, facts):
+def test_invalid_counts_in_a_record_are_not_shown(published, facts):
     meta = published / "meta.json"
     meta.write_text(json.dumps(json.loads(meta.read_text()) | facts))
     result = CliRunner().invoke(main, ["cache", "ls", "--resources"])
@@ -216,7 +216,7 @@ def test_a_fifo_for_a_lock_is_refused(toolkit):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o027, 0o022])
-def test_modes_do_not_depend_on_the_umask(toolkit, umask):
+def test_file_modes_do_not_depend_on_the_umask(toolkit, umask):
     old = os.umask(umask)
     try:
         so = jit.build(TINY)
@@ -227,8 +227,8 @@ def test_modes_do_not_depend_on_the_umask(toolkit, umask):
     assert {path.stat().st_mode & 0o777 for path in so.parent.iterdir()} == {0o600}
 
 
-def test_a_hint_is_only_a_hint(published, monkeypatch):
-    """The index of a machine without compilers may be forged; the entry that it names is checked like any other."""
+def test_a_forged_hint_is_checked_like_any_entry(published, monkeypatch):
+    """The index of a machine without a compiler may be forged; the entry that it names is checked like any other."""
     (hints,) = (cache.root() / "by-source").iterdir()
     for name in ("../../../etc", "x" * 64, "0" * 64):
         if "/" not in name:

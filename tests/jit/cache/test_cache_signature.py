@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no s
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory):
-    """{name: private key}, and a file in which only "ours" is trusted."""
+    """{name: private key}, and a file that trusts only the key "ours"."""
     folder = tmp_path_factory.mktemp("keys")
     found = {name: folder / name for name in ("ours", "theirs")}
     for name, path in found.items():
@@ -30,7 +30,7 @@ def keys(tmp_path_factory):
 
 @pytest.fixture
 def signed(toolkit, tmp_path, keys):
-    """A bundle signed by our key, and a new empty cache."""
+    """A bundle that the key "ours" has signed, and an empty cache."""
     jit.build(TINY)
     bundle.export(cache.shared(), tmp_path / "b.tar", sign=keys["ours"])
     for folder in ("obj", "by-source"):
@@ -51,48 +51,48 @@ def test_a_bundle_of_a_trusted_signer_is_imported(signed, keys):
     assert jit.is_built(TINY)
 
 
-def test_the_signer_is_named(signed, keys):
+def test_verification_returns_the_name_of_the_signer(signed, keys):
     text = signed.read_bytes()[512:]
     manifest = text[: text.index(b"\0")]
     assert signature.require(manifest, signed, keys["allowed"]) == "builder@example.org"
 
 
-def test_without_a_signature_nothing_is_imported(signed, keys):
+def test_a_bundle_without_a_signature_is_not_imported(signed, keys):
     signature.place(signed).unlink()
     assert refused(signed, keys["allowed"], "b.tar.sig").code == "OPF-J028"
 
 
-def test_another_key_is_not_trusted(signed, keys, tmp_path):
+def test_a_bundle_signed_by_an_untrusted_key_is_not_imported(signed, keys, tmp_path):
     shutil.copy(signed, tmp_path / "c.tar")
     text = signed.read_bytes()[512:]
     signature.place(tmp_path / "c.tar").write_bytes(signature.sign(text[: text.index(b"\0")], keys["theirs"]))
     refused(tmp_path / "c.tar", keys["allowed"], "is not signed by a signer in")
 
 
-def test_a_key_that_is_trusted_for_something_else_is_not(signed, keys):
+def test_a_key_trusted_for_another_purpose_is_not_trusted(signed, keys):
     refused(signed, keys["of mail alone"], "OPF-J028")
 
 
-def test_a_signature_of_another_bundle_is_none(signed, keys, tmp_path):
+def test_the_signature_of_another_bundle_is_refused(signed, keys, tmp_path):
     signature.place(signed).write_bytes(signature.sign(b"{}", keys["ours"]))
     refused(signed, keys["allowed"], "OPF-J028")
 
 
 @pytest.mark.parametrize("text", [b"opfacade-bundle-1", b"source_digest", b"\x7fELF"], ids=["manifest", "meta.json", "library"])
-def test_a_byte_changed_behind_the_signature_is_found(signed, keys, text):
+def test_a_byte_changed_after_signing_is_detected(signed, keys, text):
     data = bytearray(signed.read_bytes())
     data[data.index(text) + 2] ^= 1
     signed.write_bytes(data)
     refused(signed, keys["allowed"], r"OPF-J02[68]")
 
 
-def test_signers_that_are_no_file_trust_nobody(signed, tmp_path):
+def test_a_missing_file_of_signers_trusts_no_key(signed, tmp_path):
     refused(signed, tmp_path / "none", "No such file")
     (tmp_path / "empty").write_text("")
     refused(signed, tmp_path / "empty", "OPF-J028")
 
 
-def test_a_key_that_signs_nothing_writes_no_bundle(toolkit, tmp_path):
+def test_a_key_that_cannot_sign_writes_no_bundle(toolkit, tmp_path):
     jit.build(TINY)
     (tmp_path / "key").write_text("no key")
     with pytest.raises(errors.CacheError, match="OPF-J027"):
@@ -100,13 +100,13 @@ def test_a_key_that_signs_nothing_writes_no_bundle(toolkit, tmp_path):
     assert not (tmp_path / "b.tar").exists()
 
 
-def test_without_the_tool_nothing_is_trusted(signed, keys, monkeypatch):
+def test_without_ssh_keygen_nothing_is_imported(signed, keys, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(errors.CacheError, match=r"Install OpenSSH.*OPF-J027"):
         bundle.import_(cache.shared(), signed, keys["allowed"])
 
 
-def test_the_commands_sign_and_trust(toolkit, tmp_path, keys):
+def test_the_commands_export_and_import_signed_bundles(toolkit, tmp_path, keys):
     jit.build(TINY)
     file = str(tmp_path / "b.tar")
     assert CliRunner().invoke(main, ["cache", "export", file, "--sign", str(keys["ours"])]).exit_code == 0

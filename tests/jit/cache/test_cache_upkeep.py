@@ -1,4 +1,4 @@
-"""Entries are evicted by last use, under the lock of each entry, and never during a build."""
+"""Entries are evicted by the time of their last use, under the lock of each entry, and never during a build."""
 
 import os
 import time
@@ -16,7 +16,7 @@ def tiny(value):
 
 @pytest.fixture
 def three(toolkit):
-    """Keys of three entries, last used three, two and one days ago."""
+    """The keys of three entries that were last used three, two and one days ago."""
     for value in (1, 2, 3):
         meta = jit.build(tiny(value)).parent / "meta.json"
         os.utime(meta, (time.time() - (4 - value) * 86400,) * 2)
@@ -27,7 +27,7 @@ def left():
     return {entry.key for entry in upkeep.entries(cache.shared())}
 
 
-def test_an_entry_says_what_it_is(three):
+def test_an_entry_reports_its_key_name_architecture_size_and_age(three):
     newest = upkeep.entries(cache.shared())[0]
     assert (newest.key, newest.name, newest.arch) == (three[2], "tiny", "sm_80")
     assert newest.size == sum(path.stat().st_size for path in cache.entry(three[2]).iterdir())
@@ -35,7 +35,7 @@ def test_an_entry_says_what_it_is(three):
     assert newest.seconds > 0
 
 
-def test_the_least_recently_used_goes_first(three):
+def test_the_least_recently_used_entry_is_evicted_first(three):
     sizes = {entry.key: entry.size for entry in upkeep.entries(cache.shared())}
     removed = upkeep.collect(cache.shared(), max_bytes=sizes[three[2]] + sizes[three[1]])
     assert [entry.key for entry in removed] == [three[0]]
@@ -43,24 +43,24 @@ def test_the_least_recently_used_goes_first(three):
     assert len(list((cache.root() / "by-source").iterdir())) == 2
 
 
-def test_a_use_counts(three):
+def test_a_use_protects_an_entry_from_eviction(three):
     jit.build(tiny(1))
     upkeep.collect(cache.shared(), max_bytes=upkeep.entries(cache.shared())[0].size)
     assert left() == {three[0]}
 
 
-def test_what_was_not_used_for_long_goes(three):
+def test_entries_unused_for_longer_than_max_age_are_evicted(three):
     upkeep.collect(cache.shared(), max_age=1.5 * 86400)
     assert left() == {three[2]}
 
 
-def test_an_entry_under_its_lock_stays(three):
+def test_a_locked_entry_is_not_evicted(three):
     with cache.lock(three[0], 1):
         upkeep.collect(cache.shared(), max_bytes=0)
     assert left() == {three[0]}
 
 
-def test_clear_leaves_locks_and_digests_of_compilers(three):
+def test_clear_keeps_locks_and_compiler_digests(three):
     jit.build(tiny(1)).write_bytes(b"")
     jit.build(tiny(1))
     assert upkeep.clear(cache.shared()) == 3
@@ -69,7 +69,7 @@ def test_clear_leaves_locks_and_digests_of_compilers(three):
     assert jit.build(tiny(1)).is_file()
 
 
-def test_verify_names_what_is_broken(three):
+def test_verify_names_broken_entries(three):
     jit.build(tiny(2)).write_bytes(b"x")
     (cache.entry(three[2]) / "meta.json").unlink()
     broken = upkeep.verify(cache.shared())
@@ -77,13 +77,13 @@ def test_verify_names_what_is_broken(three):
     assert broken[three[1]] == "digests differ"
 
 
-def test_a_library_that_was_removed_while_in_use_goes_on_working(toolkit):
+def test_a_library_removed_while_in_use_still_works(toolkit):
     module = jit.load(tiny(1))
     upkeep.clear(cache.shared())
     assert jit.load(tiny(1)) is module
 
 
-def test_the_quarantine_does_not_grow_for_ever(toolkit, monkeypatch):
+def test_the_quarantine_has_a_maximum_size(toolkit, monkeypatch):
     monkeypatch.setattr("opfacade.jit.cache.stale_entries._MAX_QUARANTINED", 3)
     for _ in range(5):
         jit.build(tiny(1)).write_bytes(b"")

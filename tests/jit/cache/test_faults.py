@@ -30,7 +30,7 @@ def die_at(step):
 
 
 @pytest.mark.parametrize("step", faults.STEPS)
-def test_a_death_at_any_step_leaves_the_cache_sound(toolkit, step):
+def test_the_cache_is_sound_after_a_process_is_killed_at_any_step(toolkit, step):
     assert join([start(die_at, step)]) == [-signal.SIGKILL]
     assert eventually(lambda: not working_below(cache.root()), 2)
     assert sound()
@@ -42,7 +42,7 @@ def test_a_death_at_any_step_leaves_the_cache_sound(toolkit, step):
 
 
 @pytest.mark.parametrize("step", [s for s in faults.STEPS if s not in ("lock.held", "indexed", "verified")])
-def test_a_disk_that_fails_at_any_step_costs_only_sharing(toolkit, step, monkeypatch):
+def test_a_disk_error_at_any_step_leads_to_a_private_build(toolkit, step, monkeypatch):
     failed = []
 
     def hook(now):
@@ -58,7 +58,7 @@ def test_a_disk_that_fails_at_any_step_costs_only_sharing(toolkit, step, monkeyp
     assert not cache.shared().root.joinpath("tmp").exists() or not list((cache.shared().root / "tmp").iterdir())
 
 
-def test_the_hook_covers_every_step_in_order(toolkit, monkeypatch):
+def test_the_hook_is_called_at_every_step_in_order(toolkit, monkeypatch):
     seen = []
     monkeypatch.setattr(faults, "hook", seen.append)
     jit.build(TINY)
@@ -66,7 +66,7 @@ def test_the_hook_covers_every_step_in_order(toolkit, monkeypatch):
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["fake nvcc", "nvcc"])
-def test_no_compiler_outlives_its_python(toolkit, request, real, monkeypatch, tmp_path):
+def test_no_compiler_outlives_its_python_process(toolkit, request, real, monkeypatch, tmp_path):
     spec, name = TINY, "nvcc"
     if real:
         monkeypatch.delenv("OPFACADE_NVCC")
@@ -81,7 +81,7 @@ def test_no_compiler_outlives_its_python(toolkit, request, real, monkeypatch, tm
     assert sound()
 
 
-def test_a_killed_supervisor_takes_ninja_along(toolkit, tmp_path):
+def test_a_killed_supervisor_ends_ninja(toolkit, tmp_path):
     toolkit.mode("sleep 60")
     child = start(jit.build, TINY)
     assert eventually(lambda: toolkit.calls())
@@ -93,7 +93,7 @@ def test_a_killed_supervisor_takes_ninja_along(toolkit, tmp_path):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", ["sleep 1000000", "spam"])
-def test_a_compiler_without_end_is_ended(toolkit, mode, monkeypatch):
+def test_a_compiler_that_does_not_end_is_killed(toolkit, mode, monkeypatch):
     monkeypatch.setenv("OPFACADE_JIT_TIMEOUT", "0.7")
     monkeypatch.setattr(runner, "_MAX_FILE_BYTES", 8 << 20)
     toolkit.mode(mode)
@@ -103,7 +103,7 @@ def test_a_compiler_without_end_is_ended(toolkit, mode, monkeypatch):
     assert not list((cache.root() / "tmp").iterdir())
 
 
-def test_endless_output_is_cut_in_the_log(toolkit, monkeypatch):
+def test_endless_compiler_output_is_truncated_in_the_log(toolkit, monkeypatch):
     monkeypatch.setattr(runner, "_MAX_OUTPUT_BYTES", 10_000)
     monkeypatch.setattr(runner, "_MAX_FILE_BYTES", 8 << 20)
     toolkit.mode("spam")
@@ -112,7 +112,7 @@ def test_endless_output_is_cut_in_the_log(toolkit, monkeypatch):
     assert os.stat(caught.value.log_path).st_size < 20_000
 
 
-def test_a_compiler_that_writes_nothing_and_says_all_is_well_is_not_believed(toolkit):
+def test_a_compiler_that_succeeds_without_output_file_is_an_error(toolkit):
     toolkit.mode("nothing")
     with pytest.raises(errors.CompileError):
         jit.build(TINY)
@@ -120,7 +120,7 @@ def test_a_compiler_that_writes_nothing_and_says_all_is_well_is_not_believed(too
 
 
 @pytest.mark.parametrize("wrote", ["", "exit 0", "echo text"], ids=["nothing", "empty", "text"])
-def test_a_linker_that_writes_no_library_is_not_believed(toolkit, monkeypatch, tmp_path, wrote):
+def test_a_linker_that_writes_no_library_is_an_error(toolkit, monkeypatch, tmp_path, wrote):
     lying = tmp_path / "c++"
     out = "" if not wrote else f"for a; do case $a in kernel.so) ({wrote}) > kernel.so;; esac; done;"
     lying.write_text(f"#!/bin/sh\n: > binding.o\n{out}\nexit 0\n")
@@ -131,14 +131,14 @@ def test_a_linker_that_writes_no_library_is_not_believed(toolkit, monkeypatch, t
     assert not cache.entry(jit.key(TINY)).exists()
 
 
-def test_a_compiler_that_makes_no_object_is_not_taken_for_a_cleared_cache(toolkit, monkeypatch):
+def test_a_missing_object_file_is_not_mistaken_for_a_cleared_cache(toolkit, monkeypatch):
     monkeypatch.setenv("OPFACADE_CXX", "/bin/true")
     with pytest.raises(errors.CompileError):
         jit.build(TINY)
     assert len(toolkit.calls()) == 1
 
 
-def test_a_failed_compile_with_output_left_behind_is_a_failure(toolkit, monkeypatch, tmp_path):
+def test_a_failed_compile_is_an_error_even_if_it_leaves_an_output_file(toolkit, monkeypatch, tmp_path):
     failing = tmp_path / "c++"
     failing.write_text('#!/bin/sh\n/usr/bin/g++ "$@"\nexit 3\n')
     failing.chmod(0o755)
@@ -150,7 +150,7 @@ def test_a_failed_compile_with_output_left_behind_is_a_failure(toolkit, monkeypa
 
 
 @pytest.mark.parametrize("content", ["", "not a program", "#!/no/such/shell\n"], ids=["empty", "text", "bad script"])
-def test_an_nvcc_that_is_no_program_is_an_error_of_ours(toolkit, content):
+def test_an_nvcc_that_is_not_executable_raises_a_compile_error(toolkit, content):
     toolkit.nvcc.unlink()
     toolkit.nvcc.write_text(content)
     toolkit.nvcc.chmod(0o755)
@@ -159,7 +159,7 @@ def test_an_nvcc_that_is_no_program_is_an_error_of_ours(toolkit, content):
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.15, 0.3])
-def test_an_interrupt_goes_through_and_leaves_nothing(toolkit, moment, tmp_path):
+def test_an_interrupt_is_raised_and_leaves_no_files(toolkit, moment, tmp_path):
     toolkit.mode("sleep 60")
 
     def interrupted():
@@ -187,14 +187,14 @@ def test_an_interrupt_ends_the_wait_for_a_lock(toolkit):
 
     with cache.lock(jit.key(TINY), 1):
         child = start(waiting)
-        for _ in range(3):  # it has tried the lock, slept, and tried again
+        for _ in range(3):  # the process has tried the lock, slept, and tried again
             os.read(ready, 1)
         os.kill(child, signal.SIGINT)
         assert join([child]) == [0]
 
 
 def lying_disk(times):
-    """A hook that makes the file system return wrong bytes, for a number of times."""
+    """A hook that makes the file system return wrong bytes `times` times."""
 
     def hook(step):
         if step == "shard.synced" and times:
@@ -205,7 +205,7 @@ def lying_disk(times):
     return hook
 
 
-def test_a_disk_that_lies_once_costs_one_build(toolkit, monkeypatch):
+def test_wrong_bytes_from_the_disk_once_cause_one_more_build(toolkit, monkeypatch):
     monkeypatch.setattr(faults, "hook", lying_disk([1]))
     assert jit.build(TINY).is_file()
     assert len(toolkit.calls()) == 2
@@ -213,7 +213,7 @@ def test_a_disk_that_lies_once_costs_one_build(toolkit, monkeypatch):
 
 
 @pytest.mark.parametrize("broken_before", [False, True])
-def test_a_disk_that_keeps_lying_is_an_error_with_both_digests(toolkit, monkeypatch, broken_before):
+def test_repeated_wrong_bytes_from_the_disk_are_an_error_with_both_digests(toolkit, monkeypatch, broken_before):
     if broken_before:
         jit.build(TINY).write_bytes(b"")
     before = len(toolkit.calls())
@@ -224,8 +224,8 @@ def test_a_disk_that_keeps_lying_is_an_error_with_both_digests(toolkit, monkeypa
     assert not jit.is_built(TINY)
 
 
-def test_a_zeroed_tail_heals(toolkit):
-    """A file that was not synced, after a power failure."""
+def test_a_file_with_a_zeroed_tail_is_rebuilt(toolkit):
+    """A file that was not synced may end with zeros after a power failure."""
     so = jit.build(TINY)
     good = so.read_bytes()
     so.write_bytes(good[:5000] + bytes(len(good) - 5000))

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 
 def record(**figures):
-    """Add figures to the requested file."""
+    """Adds figures to the JSON file that OPFACADE_RECORD names."""
     if place := os.environ.get("OPFACADE_RECORD"):
         path = Path(place)
         known = json.loads(path.read_text()) if path.exists() else {"machine": "2-core x86-64, no GPU", "figures": {}}
@@ -98,7 +98,7 @@ def group_leader(number):
 
 
 @pytest.mark.parametrize("how", ["truncations", "flips"])
-def test_400_corruptions_heal(toolkit, how):
+def test_400_corrupted_entries_are_rebuilt(toolkit, how):
     rng = random.Random(1)
     so = jit.build(TINY)
     good = so.read_bytes()
@@ -117,7 +117,7 @@ def test_400_corruptions_heal(toolkit, how):
     assert upkeep.verify(cache.shared()) == {}
 
 
-def test_100_interrupts_leave_nothing(toolkit):
+def test_100_interrupts_leave_no_files(toolkit):
     rng, left, failed = random.Random(2), 0, 0
     toolkit.mode("sleep 0.05")
 

@@ -1,4 +1,4 @@
-"""Each input of a build changes the key, and no digest that excludes the input; no compiler is run."""
+"""Each input of a build changes the key, and changes each digest that includes the input. The tests run no compiler."""
 
 import os
 from dataclasses import replace
@@ -42,19 +42,19 @@ def digest(spec=SPEC, sources=SOURCES, tools=TOOLS):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_part_is_in_the_key(change):
+def test_every_input_changes_the_key(change):
     assert key() == key(replace(SPEC), replace(SOURCES), SimpleNamespace(identity=dict(TOOLS.identity)))
     assert key(**CHANGES[change]) != key()
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_digests_without_a_compiler_have_every_part_but_that(change):
+def test_each_digest_changes_with_exactly_its_inputs(change):
     ours = "compiler" not in change and "program" not in change
     assert (portable(**CHANGES[change]) != portable()) == ours
     assert (digest(**CHANGES[change]) != digest()) == (ours and change != "name")
 
 
-def test_every_change_has_a_key_of_its_own():
+def test_every_change_gives_another_key():
     keys = [key(**change) for change in CHANGES.values()]
     assert len({*keys, key()}) == len(CHANGES) + 1
 
@@ -66,7 +66,7 @@ def test_the_version_of_the_library_is_in_the_key(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["cxx11_abi", "machine", "os"])
-def test_what_a_process_must_share_is_in_both(monkeypatch, name):
+def test_process_wide_properties_are_in_both_digests(monkeypatch, name):
     before, own = (key(), portable()), identity.abi()
     monkeypatch.setattr(identity, "abi", lambda: {**own, name: "other"})
     assert key() != before[0]
@@ -75,7 +75,7 @@ def test_what_a_process_must_share_is_in_both(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["NVCC_FLAGS", "LEAN_FLAGS", "CXX_FLAGS", "LINK_FLAGS"])
-def test_the_recipe_is_in_both(monkeypatch, name):
+def test_the_build_recipe_is_in_both_digests(monkeypatch, name):
     before = key(), portable()
     monkeypatch.setattr(identity.build, name, (*getattr(identity.build, name), "-g"))
     assert key() != before[0]
@@ -98,7 +98,7 @@ def test_specs_differ_in_each_of_their_fields():
     assert replace(SPEC) == SPEC
 
 
-def test_a_compiler_of_the_same_size_at_another_time_is_read_again(tmp_path):
+def test_a_compiler_of_the_same_size_with_another_time_is_read_again(tmp_path):
     program, memo = tmp_path / "nvcc", tmp_path / "memo.json"
     program.write_bytes(b"one")
     found = []

@@ -1,6 +1,5 @@
-"""Entries of a cache, published and looked up without a compiler: order of syncs, checks of an entry, hints,
-eviction, staging.
-"""
+"""Entries of a cache are published and looked up without a compiler: the order of syncs, checks of an entry, hints, eviction
+and staging."""
 
 import fcntl
 import hashlib
@@ -40,7 +39,7 @@ def rewritten(library, **changes):
     meta.write_text(json.dumps(json.loads(meta.read_text()) | changes))
 
 
-def test_what_is_published_is_synced_in_order_before_and_after_it_is_named(place, monkeypatch):
+def test_a_published_entry_is_synced_before_and_after_its_rename(place, monkeypatch):
     done, sync, rename = [], files.fsync, store._rename_or_yield
     monkeypatch.setattr(files, "fsync", lambda path: (done.append(("sync", path)), sync(path))[1])
     monkeypatch.setattr(store, "_rename_or_yield", lambda *paths: (done.append(("rename", *paths)), rename(*paths))[1])
@@ -67,7 +66,7 @@ def test_a_bundle_and_each_of_its_files_are_synced(place, tmp_path, monkeypatch)
     assert sorted(synced[:2]) == sorted([library.name, "meta.json"])
 
 
-def test_a_sound_entry_is_its_library(place):
+def test_a_sound_entry_returns_its_library(place):
     library = published(place)
     found = examine(library.parent, KEYS[0])
     assert (found.library, found.why) == (library, "")
@@ -79,7 +78,7 @@ def test_a_sound_entry_is_its_library(place):
     "changes",
     [{"key": KEYS[1]}, {"schema": 2}, {"sha256": "0" * 64}, {"so": "kernel.so"}, {"so": "../kernel-0000000000000000.so"}],
 )
-def test_a_record_that_says_something_else_makes_no_entry(place, changes):
+def test_a_record_that_disagrees_with_the_entry_invalidates_it(place, changes):
     library = published(place)
     (library.parent / "kernel.so").write_bytes(b"code")
     (library.parent.parent / "kernel-0000000000000000.so").write_bytes(b"code")
@@ -89,8 +88,8 @@ def test_a_record_that_says_something_else_makes_no_entry(place, changes):
     assert found.why == ("digests differ" if "sha256" in changes else "meta.json is that of another entry")
 
 
-def test_a_library_under_the_digest_of_another_is_none(place):
-    """A path that was loaded once must never hold other code."""
+def test_a_library_stored_under_another_digest_is_refused(place):
+    """A path that has been loaded once must never contain other code."""
     library = published(place)
     other = library.with_name(f"kernel-{'1' * 16}.so")
     library.rename(other)
@@ -98,20 +97,20 @@ def test_a_library_under_the_digest_of_another_is_none(place):
     assert examine(library.parent, KEYS[0]).library is None
 
 
-def test_changed_code_is_none(place):
+def test_an_entry_with_changed_code_is_refused(place):
     library = published(place)
     library.write_bytes(b"c0de")
     assert examine(library.parent, KEYS[0]).library is None
 
 
-def test_a_linked_entry_is_none(place, tmp_path):
+def test_an_entry_that_is_a_symbolic_link_is_refused(place, tmp_path):
     library = published(place)
     library.parent.rename(tmp_path / "away")
     library.parent.symlink_to(tmp_path / "away")
     assert examine(library.parent, KEYS[0]).library is None
 
 
-def test_what_compilers_wrote_is_closed_to_others(place):
+def test_compiler_output_is_made_inaccessible_to_other_users(place):
     before = os.umask(0)
     try:
         library = published(place)
@@ -121,7 +120,7 @@ def test_what_compilers_wrote_is_closed_to_others(place):
 
 
 @pytest.mark.parametrize("hinted", [True, False])
-def test_an_entry_is_found_by_its_sources_if_it_fits(place, hinted):
+def test_an_entry_is_found_by_its_sources_if_its_abi_fits(place, hinted):
     library = published(place, arch="sm_90a")
     assert (place.root / "by-source" / PORTABLE / KEYS[0]).exists()
     if not hinted:
@@ -130,7 +129,7 @@ def test_an_entry_is_found_by_its_sources_if_it_fits(place, hinted):
     assert place.find(PORTABLE, lambda meta: meta["arch"] == "sm_80") is None
 
 
-def test_a_hint_under_the_sources_of_another_finds_nothing(place):
+def test_a_hint_copied_to_other_sources_finds_no_entry(place):
     published(place)
     other = place.root / "by-source" / ("8" * 64)
     other.mkdir()
@@ -140,7 +139,7 @@ def test_a_hint_under_the_sources_of_another_finds_nothing(place):
 
 @pytest.mark.parametrize(("mode", "safe"), [(0o600, True), (0o644, True), (0o620, False), (0o602, False), (0o1602, False)])
 def test_a_file_that_others_may_write_is_exposed(tmp_path, mode, safe):
-    """A sticky bit protects the files in a directory, but not a file."""
+    """A sticky bit protects the files in a directory, but it does not protect a file."""
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
@@ -156,7 +155,7 @@ def test_a_directory_that_others_may_write_is_exposed_unless_sticky(tmp_path, mo
     path.chmod(0o700)
 
 
-def test_a_file_of_another_user_is_exposed_and_one_of_root_is_not():
+def test_a_file_of_another_user_is_exposed_unless_the_user_is_root():
     def info(uid):
         return SimpleNamespace(st_uid=uid, st_mode=stat.S_IFREG | 0o600)
 
@@ -164,15 +163,15 @@ def test_a_file_of_another_user_is_exposed_and_one_of_root_is_not():
     assert "belongs to uid 4242" in files.exposed(info(4242))
 
 
-# -- eviction -------------------------------------------------------------------------------------------------------
+# Eviction.
 
 
 def sizes(place):
     return {entry.key: entry.size for entry in upkeep.entries(place)}
 
 
-def test_room_counts_all_files_and_only_what_is_left(place):
-    """The second entry is evicted because it is too large; the third, which is small, stays."""
+def test_the_size_limit_counts_all_files_of_the_remaining_entries(place):
+    """The second entry is evicted because it is too large; the third, which is small, is kept."""
     for key, code, age in ((KEYS[0], 4000, 10), (KEYS[1], 9000, 20), (KEYS[2], 10, 30)):
         published(place, key, b"x" * code, age)
     found = sizes(place)
@@ -183,21 +182,21 @@ def test_room_counts_all_files_and_only_what_is_left(place):
     assert set(sizes(place)) == {KEYS[0], KEYS[2]}
 
 
-def test_room_is_measured_with_records(place):
-    """The bytes of the library alone would fit."""
+def test_the_size_limit_includes_the_records(place):
+    """The libraries alone would fit within the limit."""
     for key, age in ((KEYS[0], 10), (KEYS[1], 20)):
         published(place, key, b"x" * 50, age)
     upkeep.collect(place, max_bytes=100)
     assert sizes(place) == {}
 
 
-def test_room_that_is_enough_removes_nothing(place):
+def test_a_sufficient_size_limit_evicts_nothing(place):
     published(place)
     assert upkeep.collect(place, max_bytes=sum(sizes(place).values())) == []
     assert upkeep.collect(place) == []
 
 
-def test_failed_builds_and_set_aside_entries_go_by_age(place):
+def test_failed_builds_and_quarantined_entries_are_removed_by_age(place):
     for name in ("failed", "quarantine"):
         for key, age in ((KEYS[0], 100), (KEYS[1], 1)):
             directory = place.root / name / key
@@ -215,10 +214,10 @@ def test_clear_leaves_no_entry_and_no_hint(place):
     assert place.published() == []
 
 
-# -- staging --------------------------------------------------------------------------------------------------------
+# Staging.
 
 
-def test_staging_is_locked_while_it_is_used_and_gone_afterwards(place):
+def test_a_staging_directory_is_locked_during_use_and_removed_afterwards(place):
     with place.staging() as directory:
         (directory / "file").touch()
         handle = os.open(directory, os.O_RDONLY)
@@ -230,7 +229,7 @@ def test_staging_is_locked_while_it_is_used_and_gone_afterwards(place):
 
 @pytest.mark.timeout(60)
 def test_staging_is_locked_although_a_sweep_looks_at_it_first(place, monkeypatch):
-    """The clean-up of another process holds the lock for a moment; the builder waits for it."""
+    """The clean-up of another process holds the lock for a moment, and the builder waits for it."""
     looked, over, at = threading.Event(), threading.Event(), place.root / "tmp"
 
     def look(directory):

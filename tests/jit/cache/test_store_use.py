@@ -26,10 +26,10 @@ def place(tmp_path, monkeypatch):
     return Store(tmp_path / "cache")
 
 
-# -- locks ----------------------------------------------------------------------------------------------------------
+# Locks.
 
 
-def test_a_lock_is_held_once_and_a_waiter_gives_up_in_time(place):
+def test_a_second_lock_raises_after_its_timeout(place):
     with place.lock(KEY, 1):
         started = time.monotonic()
         with pytest.raises(errors.CacheLockTimeout, match=f"pid {os.getpid()}"), place.lock(KEY, 0.1):
@@ -41,7 +41,7 @@ def test_a_lock_is_held_once_and_a_waiter_gives_up_in_time(place):
         pass
 
 
-def test_a_lock_file_that_was_exchanged_is_taken_again(place, monkeypatch):
+def test_a_replaced_lock_file_is_locked_again(place, monkeypatch):
     path, taken = place.root / "locks" / f"{KEY}.lock", []
 
     def flock(fd, how, take=fcntl.flock):
@@ -56,7 +56,7 @@ def test_a_lock_file_that_was_exchanged_is_taken_again(place, monkeypatch):
         assert taken[-1] == path.stat().st_ino
 
 
-def test_a_lock_that_is_a_link_is_refused(place, tmp_path):
+def test_a_lock_file_that_is_a_symbolic_link_is_refused(place, tmp_path):
     (place.root / "locks").mkdir(parents=True, mode=0o700)
     (tmp_path / "other").write_text("content")
     (place.root / "locks" / f"{KEY}.lock").symlink_to(tmp_path / "other")
@@ -65,11 +65,11 @@ def test_a_lock_that_is_a_link_is_refused(place, tmp_path):
     assert (tmp_path / "other").read_text() == "content"
 
 
-# -- modes ----------------------------------------------------------------------------------------------------------
+# File modes.
 
 
 @pytest.mark.parametrize("umask", [0, 0o777])
-def test_modes_do_not_follow_the_umask(tmp_path, umask):
+def test_file_modes_do_not_depend_on_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         files.make_private(tmp_path / "a" / "b")
@@ -91,7 +91,7 @@ def test_every_directory_down_to_the_entries_must_be_private(place, tmp_path, pa
         place.valid(KEY)
 
 
-def test_a_linked_directory_of_the_cache_is_refused(place, tmp_path):
+def test_a_cache_directory_that_is_a_symbolic_link_is_refused(place, tmp_path):
     published(place)
     (place.root / "obj").rename(tmp_path / "away")
     (place.root / "obj").symlink_to(tmp_path / "away")
@@ -100,7 +100,7 @@ def test_a_linked_directory_of_the_cache_is_refused(place, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
-def test_a_file_that_others_may_write_is_not_read(tmp_path, mode):
+def test_a_file_that_others_can_write_is_not_read(tmp_path, mode):
     path = tmp_path / "file"
     path.write_bytes(b"x")
     path.chmod(mode)
@@ -110,7 +110,7 @@ def test_a_file_that_others_may_write_is_not_read(tmp_path, mode):
     assert files.read_private(path) == b"x"
 
 
-# -- builds ---------------------------------------------------------------------------------------------------------
+# Builds.
 
 
 def make_of(code=b"code", made=None):
@@ -124,14 +124,14 @@ def make_of(code=b"code", made=None):
     return make, made
 
 
-def test_a_build_is_made_once_and_found_afterwards(place):
+def test_a_kernel_is_built_once_and_then_found(place):
     make, made = make_of()
     first = cache.obtain(KEY, "kernel.so", make)
     assert cache.obtain(KEY, "kernel.so", make) == first
     assert len(made) == 1
 
 
-def test_a_broken_entry_is_set_aside_and_built_again(place):
+def test_a_broken_entry_is_quarantined_and_rebuilt(place):
     make, made = make_of()
     first = cache.obtain(KEY, "kernel.so", make)
     first.write_bytes(b"c0de")
@@ -140,7 +140,7 @@ def test_a_broken_entry_is_set_aside_and_built_again(place):
     assert [path.name.partition(".")[0] for path in (place.root / "quarantine").iterdir()] == [KEY]
 
 
-def test_a_disk_that_keeps_other_bytes_ends_in_an_error(place, monkeypatch):
+def test_a_disk_that_repeatedly_stores_other_bytes_raises_an_error(place, monkeypatch):
     make, made = make_of()
     sync = files.fsync
 
@@ -155,7 +155,7 @@ def test_a_disk_that_keeps_other_bytes_ends_in_an_error(place, monkeypatch):
     assert len(made) == 2
 
 
-def test_a_compiler_that_finds_the_disk_full_is_no_error_of_the_source(place):
+def test_a_full_disk_during_compilation_is_not_reported_as_a_source_error(place):
     error = errors.CompileError("failed")
     error.log_tail = "fatal error: No space left on device"
 
@@ -167,10 +167,10 @@ def test_a_compiler_that_finds_the_disk_full_is_no_error_of_the_source(place):
     assert caught.value.errno == errno.ENOSPC
 
 
-# -- upkeep ---------------------------------------------------------------------------------------------------------
+# Upkeep.
 
 
-def test_a_use_is_noted_once_a_day(place):
+def test_the_time_of_use_is_written_at_most_once_per_day(place):
     for key, age in ((KEY, 2 * 86400), (KEYS[1], 3600)):
         note = published(place, key, age=age).parent / "meta.json"
         before = note.stat().st_mtime
@@ -178,7 +178,7 @@ def test_a_use_is_noted_once_a_day(place):
         assert (note.stat().st_mtime > before) == (age > 86400)
 
 
-def test_what_was_not_used_for_long_goes_first(place):
+def test_the_least_recently_used_entry_is_evicted_first(place):
     for key, age in zip(KEYS[:3], (10, 30, 20), strict=True):
         published(place, key, b"x" * 100, age=age)
     assert [entry.key for entry in upkeep.entries(place)] == [KEYS[0], KEYS[2], KEYS[1]]
@@ -188,7 +188,7 @@ def test_what_was_not_used_for_long_goes_first(place):
     assert place.published() == [KEYS[0]]
 
 
-def test_an_entry_that_is_being_built_stays(place):
+def test_an_entry_under_construction_is_not_evicted(place):
     for key in KEYS[:2]:
         published(place, key, age=10)
     with place.lock(KEY, 1):
@@ -196,7 +196,7 @@ def test_an_entry_that_is_being_built_stays(place):
     assert place.published() == [KEY]
 
 
-def test_verify_names_broken_entries_alone(place):
+def test_verify_names_only_broken_entries(place):
     library = published(place)
     published(place, KEYS[1])
     assert upkeep.verify(place) == {}
@@ -204,7 +204,7 @@ def test_verify_names_broken_entries_alone(place):
     assert upkeep.verify(place) == {KEY: "digests differ"}
 
 
-def test_the_quarantine_keeps_the_last_few(place):
+def test_the_quarantine_keeps_twenty_entries(place):
     for number in range(23):
         published(place, KEY, bytes([number]))
         assert place.quarantine(KEY)
@@ -212,10 +212,10 @@ def test_the_quarantine_keeps_the_last_few(place):
     assert not place.quarantine(KEY)
 
 
-# -- bundles --------------------------------------------------------------------------------------------------------
+# Bundles.
 
 
-def test_a_bundle_has_sound_entries_of_the_architecture_and_of_none(place, tmp_path):
+def test_a_bundle_contains_entries_of_the_architecture_and_host_libraries(place, tmp_path):
     published(place, KEYS[0], arch="sm_90a")
     published(place, KEYS[1], arch="sm_80")
     published(place, KEYS[2], arch="host")
@@ -224,7 +224,7 @@ def test_a_bundle_has_sound_entries_of_the_architecture_and_of_none(place, tmp_p
     assert bundle.export(place, tmp_path / "b.tar") == KEYS[:3]
 
 
-def test_an_import_names_what_was_not_there(place, tmp_path):
+def test_an_import_returns_the_keys_that_were_new(place, tmp_path):
     for key in KEYS[:2]:
         published(place, key)
     bundle.export(place, tmp_path / "b.tar")

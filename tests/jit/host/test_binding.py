@@ -1,4 +1,4 @@
-"""csrc/common: refusals of a binding, and its launches on a GPU."""
+"""csrc/common: the errors of a binding, and its launches on a GPU."""
 
 import threading
 
@@ -64,7 +64,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_wrong_tensor_is_refused_by_name_with_expected_and_got(checks, case):
+def test_a_wrong_tensor_is_refused_with_name_expected_and_actual_value(checks, case):
     changes, kind, message = REFUSED[case]
     with pytest.raises(kind) as caught:
         checks.run(*good(**changes).values(), 1, 0)
@@ -72,34 +72,34 @@ def test_a_wrong_tensor_is_refused_by_name_with_expected_and_got(checks, case):
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
-def test_a_binding_refuses_another_number_of_operands(count):
+def test_a_binding_refuses_a_wrong_number_of_operands(count):
     merge = jit.load(JitSpec.of("merge_states", "cascade/merge_states", "sm_90a", dtype="f16", head_dim=64))
     with pytest.raises(TypeError, match=rf"run expected \d arguments, got {count}. \[OPF-C009\]"):
         merge.run(*[torch.zeros(2, 3, 4, 64, dtype=torch.float16)] * count)
 
 
-def test_a_launch_of_nothing_does_nothing(checks):
+def test_a_launch_with_an_empty_grid_does_nothing(checks):
     checks.run(*good().values(), 0, 0)
     checks.run(tensor([0, 8], data=0), tensor([0, 5], "int32", data=0), 0, 0)
 
 
-def test_strides_of_dimensions_of_one_do_not_count(checks):
+def test_strides_of_axes_of_size_one_are_ignored(checks):
     checks.run(tensor([1, 8], strides=[77, 1]), tensor([1, 1], "int32", strides=[9, 9]), 0, 0)
 
 
-def test_a_grid_beyond_the_hardware_is_refused_not_cut_short(checks):
+def test_a_grid_that_exceeds_the_hardware_is_refused(checks):
     with pytest.raises(ValueError, match="OPF-C022"):
         checks.run(*good().values(), 2**32 + 1, 0)
 
 
 @pytest.mark.skipif(driver_cuda() > 0, reason="this machine has a driver, and the error is that of one without")
-def test_a_launch_without_a_driver_says_so(checks):
+def test_a_launch_without_a_driver_raises_an_error(checks):
     with pytest.raises(RuntimeError, match="OPF-C021"):
         checks.run(*good().values(), 1, 0)
 
 
 @pytest.mark.gpu
-def test_a_kernel_computes(scaled):
+def test_a_kernel_computes_its_output(scaled):
     x, y = torch.randn(1000, device="cuda"), torch.full((1000,), torch.nan, device="cuda")
     scaled.run(x, y, 2.5)
     assert torch.equal(y, x * 2.5)
@@ -118,7 +118,7 @@ def test_a_kernel_runs_on_torchs_stream_and_in_a_graph(scaled):
 
 
 @pytest.mark.gpu
-def test_large_shared_memory_is_allowed_and_reaches_the_kernel(checks):
+def test_a_launch_can_request_large_shared_memory(checks):
     x, ids = torch.zeros(3, 8, device="cuda"), torch.zeros(3, 5, device="cuda", dtype=torch.int32)
     for shared in (0, 1024, 200 * 1024, 100 * 1024):
         checks.run(x, ids, 1, shared)
@@ -131,7 +131,7 @@ def test_large_shared_memory_is_allowed_and_reaches_the_kernel(checks):
 
 
 @pytest.mark.gpu
-def test_threads_without_a_current_context_launch(scaled):
+def test_a_thread_without_a_current_context_can_launch(scaled):
     results = []
 
     def work(factor):
@@ -149,7 +149,7 @@ def test_threads_without_a_current_context_launch(scaled):
 
 
 @pytest.mark.gpu
-def test_the_device_of_the_tensors_counts_not_the_current_one(scaled):
+def test_a_launch_uses_the_device_of_the_tensors(scaled):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two devices")
     x = torch.randn(1000, device="cuda:1")

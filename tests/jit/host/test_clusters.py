@@ -4,7 +4,7 @@ from opfacade import jit
 from tests.jit.fake_driver import of_process
 
 
-def test_the_driver_is_asked_once_for_a_launch_shape(root, cache_dir):
+def test_the_driver_is_queried_once_per_launch_shape(root, cache_dir):
     driver = of_process()
     binding = driver.binding()
     before = driver.asked

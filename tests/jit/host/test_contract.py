@@ -1,6 +1,6 @@
-"""csrc/host/call_signature.h and backends/cuda/direct.py: the fast path of a call refuses whatever the full check refuses.
+"""csrc/host/call_signature.h and backends/cuda/direct.py: the fast path refuses every call that the full check refuses.
 
-These tests run on the CPU: the device of the signature is the host, and its run only counts.
+These tests run on the CPU: the device of the signature is the host, and a run only counts.
 """
 
 import random
@@ -32,7 +32,7 @@ DECODE = BatchPagedDecodeDescriptor(batch_size=3, num_qo_heads=4, paged_kv=CACHE
 
 
 def fast(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
-    """A fast path that has learned from these bundles."""
+    """A fast path that has learned from the given argument bundles."""
     direct = Direct(module, KernelCall(module.run, scalars, needed > 0, needed, HOST), descriptor)
     for one in args:
         direct.learn(one)
@@ -40,7 +40,7 @@ def fast(module, descriptor, *args, needed=0, scalars=(2, 0.5)):
 
 
 def refused(descriptor, args, workspace, needed):
-    """The result of the full check."""
+    """True if the full check refuses the call."""
     if type(args) is not descriptor.args_type:
         return True
     fields = {name: getattr(args, name) for name in type(args).__slots__}
@@ -57,7 +57,7 @@ def aligned(size):
 
 
 def in_arena(rng, arena, tensor):
-    """A view that has, or nearly has, the form of a tensor, in memory that other views may share."""
+    """A view with exactly or nearly the form of a tensor, in memory that other views may share."""
     if tensor.dim() == 0 or tensor.numel() == 0:
         return tensor
     room = arena.view(tensor.dtype)
@@ -73,7 +73,8 @@ def in_arena(rng, arena, tensor):
 
 
 def shrunk(tensor, size, keep):
-    """A tensor whose memory shrank and whose extent no test registered: storage_extents.h explains why it would pass."""
+    """A tensor whose memory has shrunk and whose extent no test has registered: storage_extents.h explains why it
+    would pass."""
     while True:
         whole = tensor.clone()
         whole.untyped_storage().resize_(size)
@@ -83,7 +84,7 @@ def shrunk(tensor, size, keep):
 
 
 def disturbed(rng, args, workspace, keep):
-    """A valid, invalid or nearly valid call; all its tensors stay alive, so that no address is reused."""
+    """A valid, invalid or nearly valid call. All its tensors stay alive, so that no address is reused."""
     what = rng.random()
     names = [n for n in type(args).__slots__ if getattr(args, n) is not None]
     if what < 0.3:
@@ -138,7 +139,7 @@ def test_the_fast_path_refuses_whatever_the_full_check_refuses(module, op, seed)
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(OPS), st.integers(0, 2**32))
-def test_new_tensors_of_any_sound_form_go_the_fast_path(module, op, seed):
+def test_new_tensors_of_a_valid_form_use_the_fast_path(module, op, seed):
     rng = random.Random(seed)
     descriptor = small(op, rng)
     first = inputs.make_args(descriptor, seed=seed)
@@ -152,7 +153,7 @@ def test_new_tensors_of_any_sound_form_go_the_fast_path(module, op, seed):
         assert call(moved, None, False) is not refused(descriptor, moved, None, 0)
 
 
-def test_only_what_was_learned_goes_the_fast_path(module):
+def test_only_learned_forms_use_the_fast_path(module):
     args = inputs.make_args(DECODE, seed=1)
     assert not fast(module, DECODE)(args, None, True)
     call = fast(module, DECODE, args)
@@ -171,7 +172,7 @@ def test_a_bundle_that_needs_a_gradient_is_not_learned(module):
 
 
 @pytest.mark.parametrize("guards", ["torch's", "compared in Python"])
-def test_parameters_go_the_fast_path_under_no_grad_alone(module, guards, monkeypatch):
+def test_parameters_use_the_fast_path_only_under_no_grad(module, guards, monkeypatch):
     if guards != "torch's":
         monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
     args = inputs.make_args(DECODE, seed=1)
@@ -184,14 +185,14 @@ def test_parameters_go_the_fast_path_under_no_grad_alone(module, guards, monkeyp
         assert call(args, None, True)
 
 
-def test_index_tensors_of_another_length_go_the_fast_path(module):
+def test_index_tensors_of_another_length_use_the_fast_path(module):
     args = inputs.make_args(DECODE, seed=1)
     call = fast(module, DECODE, args)
     for n in (0, 1, 7):
         assert call(replace(args, kv_indices=torch.zeros(n, dtype=torch.int32)), None, True)
 
 
-def test_k_and_v_interleaved_in_one_buffer_are_written_the_fast_path(module):
+def test_k_and_v_interleaved_in_one_buffer_use_the_fast_path(module):
     append = PagedKvAppendDescriptor(batch_size=1, total_num_rows=3, paged_kv=CACHE)
     args = inputs.make_args(append, seed=1)
     both = torch.zeros(8, 2, 2, 4, 16, dtype=torch.float16)
@@ -200,7 +201,7 @@ def test_k_and_v_interleaved_in_one_buffer_are_written_the_fast_path(module):
     assert not call(replace(args, k_data=both[:, 0], v_data=both[:, 0]), None, True)
 
 
-def test_a_workspace_that_is_needed_is_made_or_checked(module):
+def test_a_required_workspace_is_allocated_or_checked(module):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = fast(module, DECODE, args, needed=NEEDED)
     assert call(args, None, False)
@@ -224,7 +225,7 @@ STRANGE_WORKSPACES = {
 
 
 @pytest.mark.parametrize("name", STRANGE_WORKSPACES)
-def test_a_strange_workspace_is_refused(module, name):
+def test_an_unsuitable_workspace_is_refused(module, name):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = fast(module, DECODE, args, needed=NEEDED)
     assert call(args, workspace, True)
@@ -246,12 +247,12 @@ def test_a_workspace_that_shrinks_in_place_is_refused(module):
     assert not call(args, workspace, True)
 
 
-def test_a_failed_launch_is_left_to_the_full_check(module):
+def test_a_failed_launch_is_repeated_by_the_full_check(module):
     args = inputs.make_args(DECODE, seed=1)
     assert not fast(module, DECODE, args, scalars=(1, -1.0))(args, None, True)
 
 
-def test_a_signature_refuses_what_it_cannot_hold(module):
+def test_a_signature_refuses_more_operands_than_it_can_store(module):
     with pytest.raises(ValueError, match="OPF-C031"):
         module.signature(module.run, HOST, False, 0, 33)
     with pytest.raises(ValueError, match="OPF-C031"):
@@ -268,7 +269,7 @@ def test_a_signature_refuses_what_it_cannot_hold(module):
         module.signature(module.run, HOST, False, 0, 0, 1, 2.5, True, "text")
 
 
-def test_what_the_host_library_cannot_hold_has_no_launcher():
+def test_a_descriptor_with_too_many_operands_has_no_launcher():
     require_fit(DECODE, (1, 2.5, True))
     for scalars in ((1, "text"), (1,) * 25):
         with pytest.raises(

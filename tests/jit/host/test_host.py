@@ -1,4 +1,4 @@
-"""The host library: one for all kernels of a process, bounded, and independent of the kernels' location."""
+"""The host library: one for all kernels of a process, with bounded memory, independent of the location of the kernels."""
 
 import subprocess
 
@@ -19,27 +19,27 @@ CUDA = Preference(backend="cuda")
 
 
 def exported(library):
-    """The names that a library defines for others."""
+    """The names that a library exports."""
     table = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
     return {line.split()[-1] for line in table.splitlines()}
 
 
 def needed(library):
-    """The libraries that it loads."""
+    """The names of the libraries that a library loads."""
     table = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
     return {line.rpartition("[")[2].rstrip("]") for line in table.splitlines() if "(NEEDED)" in line}
 
 
 @pytest.fixture
 def kernels(driver, scale_cache, monkeypatch):
-    """Loads kernel libraries of one source root, each with the host library."""
+    """Loads kernel libraries of one source root, each together with the host library."""
     monkeypatch.setenv("OPFACADE_SOURCE_ROOT", str(scale_cache.parent / "root"))
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(scale_cache))
     return lambda name: (jit.load(JitSpec.of(name, "testing/quick", "sm_90a")), jit.load(jit.HOST))
 
 
 class Call:
-    """The replay path of a kernel for one bundle."""
+    """The replay path of a kernel for one argument bundle."""
 
     def __init__(self, driver, kernel, host, args, scalar=2, launches=1):
         self.driver, self.kernel, self.args, self.launches = driver, kernel, args, launches
@@ -51,7 +51,7 @@ class Call:
         return self.direct.paths.replay(id(args or self.args), id(None)) == 0
 
     def is_replayed(self):
-        """Whether a call launches without a run of the binding."""
+        """True if a call launches without a run of the binding."""
         called, launches = self.kernel.called(), self.driver.launches
         assert self()
         assert self.driver.launches == launches + self.launches
@@ -61,7 +61,7 @@ class Call:
         return self() and self() and self.is_replayed()
 
 
-def test_a_kernel_exports_what_a_plan_calls_and_the_host_library_the_rest(built):
+def test_a_kernel_library_exports_only_the_functions_that_a_plan_calls(built):
     assert exported(jit.build(built)) == {"__tvm_ffi_run", "__tvm_ffi_prepare"}
     assert exported(jit.build(jit.HOST)) == {f"__tvm_ffi_{name}" for name in HOST_FUNCTIONS}
 
@@ -70,7 +70,7 @@ def test_the_host_library_links_neither_python_nor_torch_nor_a_driver(built):
     assert not [name for name in needed(jit.build(jit.HOST)) if any(part in name for part in ("python", "torch", "cuda"))]
 
 
-def test_kernels_share_one_cache_and_each_replays_its_own(driver, kernels):
+def test_kernels_share_one_cache_and_replay_their_own_calls(driver, kernels):
     (one, host), (two, same) = kernels("quick"), kernels("other")
     assert host is same
     args = inputs.make_args(DECODE, seed=1)
@@ -86,7 +86,7 @@ def test_kernels_share_one_cache_and_each_replays_its_own(driver, kernels):
     assert host.cached_launches() == before
 
 
-def test_the_cache_of_a_process_is_bounded_in_bytes(driver, kernels):
+def test_the_cache_of_a_process_has_a_maximum_size_in_bytes(driver, kernels):
     kernel, host = kernels("quick")
     args, calls = inputs.make_args(DECODE, seed=1), []
     most, seen = 8 << 20, 0
@@ -106,8 +106,8 @@ def test_the_cache_of_a_process_is_bounded_in_bytes(driver, kernels):
     assert host.cached_bytes() < most // 100
 
 
-def test_launches_of_another_interface_are_not_recorded(driver, kernels, root, cache_dir):
-    """An edit of the interface in a running process: newer kernels meet an older host library."""
+def test_launches_of_a_kernel_with_another_interface_are_not_recorded(driver, kernels, root, cache_dir):
+    """The interface was edited while the process runs, so newer kernels use an older host library."""
     _, host = kernels("quick")
     header = root / "csrc/common/launch_recorder.h"
     header.write_text(header.read_text().replace("kAbi = 1", "kAbi = 2"))
@@ -134,7 +134,7 @@ def test_a_plan_builds_and_reports_both_libraries(monkeypatch, tmp_path):
     assert jit.is_built(plan.jit_spec)
 
 
-def test_a_plan_that_must_not_build_names_the_host_library_that_is_missing(monkeypatch, tmp_path):
+def test_a_plan_that_must_not_build_names_a_missing_host_library(monkeypatch, tmp_path):
     monkeypatch.setenv("OPFACADE_CACHE_DIR", str(tmp_path))
     plan = Plan.select(MERGE, Preference(backend="cuda", jit="never"), SM90)
     jit.build(plan.jit_spec)
@@ -142,14 +142,14 @@ def test_a_plan_that_must_not_build_names_the_host_library_that_is_missing(monke
         plan.compile()
 
 
-def test_a_bundle_of_one_architecture_holds_the_host_library(toolkit, tmp_path):
+def test_a_bundle_of_one_architecture_contains_the_host_library(toolkit, tmp_path):
     jit.build(TINY)
     jit.build(jit.HOST)
     assert bundle.export(cache.shared(), tmp_path / "b", "sm_80") == sorted([jit.key(TINY), jit.key(jit.HOST)])
     assert bundle.export(cache.shared(), tmp_path / "b", "sm_75") == [jit.key(jit.HOST)]
 
 
-def test_a_library_without_device_code_starts_no_nvcc(toolkit):
+def test_a_library_without_device_code_does_not_run_nvcc(toolkit):
     place = jit.build(jit.HOST).parent
     assert toolkit.calls() == []
     assert {path.name for path in place.iterdir()} == {

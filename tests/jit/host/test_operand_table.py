@@ -1,5 +1,5 @@
-"""One table of operands, tensors and verdicts for every check of a call: the full check, the host library's signature in the
-fast path, and replay."""
+"""One table of operands, tensors and expected codes for every check of a call: the full check, the signature of the host
+library in the fast path, and replay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class TableDescriptor(Descriptor[TableArgs]):
 
 @dataclass(frozen=True)
 class Row:
-    """Operands; a valid call; and named calls with the code of their refusal, "" if they are valid too."""
+    """The operands, a valid call, and named calls with the code of their refusal, which is "" for valid calls."""
 
     operands: Mapping[str, TensorSpec]
     sound: Mapping[str, Any]
@@ -54,7 +54,7 @@ ROOM = 4096
 
 
 def memory(dtype="f32", aligned=0):
-    """Zeros that begin `aligned` bytes past a multiple of 64, in memory that no other row shares."""
+    """Zeros that begin `aligned` bytes after a multiple of 64, in memory that no other row shares."""
     room = bytearray(ROOM + 128)
     first = -torch.frombuffer(room, dtype=torch.uint8).data_ptr() % 64 + aligned
     return torch.frombuffer(room, dtype=torch_dtype(dtype), offset=first, count=ROOM // torch_dtype(dtype).itemsize)
@@ -65,7 +65,7 @@ def view(sizes, strides, dtype="f32", aligned=0):
 
 
 def one(spec, sound, **calls):
-    """A row of a single operand x: calls by name, a tensor or (a tensor, a code)."""
+    """A row with a single operand x. `calls` maps names to a tensor or to (a tensor, a code)."""
     pairs = {name: call if isinstance(call, tuple) else (call, "") for name, call in calls.items()}
     return Row({"x": spec}, {"x": sound}, {name: ({"x": tensor}, code) for name, (tensor, code) in pairs.items()})
 
@@ -244,14 +244,14 @@ def codes(descriptor, args):
 
 
 @pytest.mark.parametrize(("row", "name"), CALLS, ids=lambda text: text.replace(" ", "-"))
-def test_the_check_gives_the_code_of_the_table(row, name):
+def test_the_full_check_gives_the_code_of_the_table(row, name):
     tensors, code = TABLE[row].calls[name]
     assert codes(TableDescriptor(row=row), TableArgs(**TABLE[row].sound)) == []
     assert codes(TableDescriptor(row=row), TableArgs(**tensors))[:1] == ([code] if code else [])
 
 
 @pytest.mark.parametrize(("row", "name"), CALLS, ids=lambda text: text.replace(" ", "-"))
-def test_the_signature_and_replay_agree(driver, stub, row, name):
+def test_the_fast_path_and_replay_agree_with_the_table(driver, stub, row, name):
     descriptor, (tensors, code) = TableDescriptor(row=row), TABLE[row].calls[name]
     sound, args = TableArgs(**TABLE[row].sound), TableArgs(**tensors)
     call = fast(stub, descriptor, sound)

@@ -1,4 +1,5 @@
-"""Plans on the CPU whose kernel is a stub: which runs take the fast path of the host library, and its refusals."""
+"""Plans on the CPU whose kernel is a stub: the tests check which runs use the fast path of the host library, and which runs it
+refuses."""
 
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from tests.jit.host.test_contract import DECODE, HOST, NEEDED, aligned
 
 
 class Launched:
-    """A launcher with fast paths, as support.launcher makes them; `long` lists the calls that got the full check."""
+    """A launcher with fast paths, like support.launcher; `long` lists the calls that got the full check."""
 
     def __init__(self, module, descriptor):
         self.module, self.descriptor, self.long, self.fails = module, descriptor, [], False
@@ -52,7 +53,7 @@ def launched(module, monkeypatch):
     return plan, stub
 
 
-def test_the_second_run_of_a_plan_goes_the_fast_path_and_is_counted(launched, module):
+def test_the_second_run_of_a_plan_uses_the_fast_path_and_is_counted(launched, module):
     plan, stub = launched
     runs, called = telemetry.stats(plan.sku.id).runs.value(), module.called()
     for seed in range(3):
@@ -64,15 +65,15 @@ def test_the_second_run_of_a_plan_goes_the_fast_path_and_is_counted(launched, mo
 
 
 def set_of(address):
-    """The set of an address in storage_extents.h."""
+    """The set of the extent cache to which an address belongs, as in storage_extents.h."""
     for _ in range(2):
         address = (address ^ address >> 32) * 0xD6E8FEB86659FD93 & (1 << 64) - 1
     return (address ^ address >> 32) % 1024
 
 
 @pytest.mark.parametrize(("known", "new"), [("q", "o"), ("o", "q")])
-def test_an_extent_just_registered_stays(launched, module, known, new):
-    """One operand has a registered extent, the oldest of its set; another extent enters this set."""
+def test_a_newly_registered_extent_is_not_evicted(launched, module, known, new):
+    """One operand's registered extent is the oldest of its set, and another extent enters the set."""
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
@@ -91,7 +92,7 @@ def test_an_extent_just_registered_stays(launched, module, known, new):
     assert len(stub.long) == 1
 
 
-def test_what_the_fast_path_refuses_is_worded_by_the_full_check(launched, module):
+def test_a_call_that_the_fast_path_refuses_gets_the_error_of_the_full_check(launched, module):
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
@@ -106,7 +107,7 @@ def test_what_the_fast_path_refuses_is_worded_by_the_full_check(launched, module
     assert (len(stub.long), module.called()) == (1, called)
 
 
-def test_a_launch_that_fails_on_the_fast_path_is_made_on_the_full_check(launched):
+def test_a_launch_that_fails_on_the_fast_path_is_repeated_by_the_full_check(launched):
     plan, stub = launched
     stub.fails = True
     args = inputs.make_args(DECODE, seed=1)
@@ -115,7 +116,7 @@ def test_a_launch_that_fails_on_the_fast_path_is_made_on_the_full_check(launched
     assert len(stub.long) == 2
 
 
-def test_who_listens_hears_of_a_run_before_it_is_made(launched):
+def test_a_subscriber_is_called_before_a_run(launched):
     plan, stub = launched
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
@@ -153,7 +154,7 @@ def unchecked(module, monkeypatch):
     return plan, stub
 
 
-def test_a_plan_that_checks_nothing_takes_no_fast_path(unchecked):
+def test_a_plan_with_validation_off_uses_no_fast_path(unchecked):
     plan, stub = unchecked
     for _ in range(2):
         plan.run(inputs.make_args(DECODE, seed=1))
@@ -174,7 +175,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_plan_that_checks_nothing_launches_nothing_on_tensors_that_its_binding_cannot_take(unchecked, name):
+def test_a_plan_with_validation_off_refuses_tensors_that_its_binding_cannot_use(unchecked, name):
     plan, stub = unchecked
     args = inputs.make_args(DECODE, seed=1)
     change, error = WRONG[name]
@@ -188,7 +189,7 @@ def test_a_plan_that_checks_nothing_launches_nothing_on_tensors_that_its_binding
 
 
 class Refusing:
-    """A rule of a family, which the host library does not know."""
+    """A rule of a family that the host library does not know."""
 
     elsewhere = False
 
@@ -196,7 +197,7 @@ class Refusing:
         return [Issue("OPF-X001", name, "another tensor", "this one", kind="LayoutError")]
 
 
-def test_a_plan_that_checks_nothing_keeps_the_rules_of_families(module):
+def test_a_plan_with_validation_off_still_checks_the_rules_of_families(module):
     args, kernel = inputs.make_args(DECODE, seed=1), KernelCall(module.run, (2, 0.5), False, 0, HOST)
     Direct(module, kernel, DECODE).refuse_unsound(args, None)
     q = operands_of(DECODE)["q"]._replace(rules=Refusing())
@@ -204,7 +205,7 @@ def test_a_plan_that_checks_nothing_keeps_the_rules_of_families(module):
         Direct(module, kernel, DECODE, {**operands_of(DECODE), "q": q}).refuse_unsound(args, None)
 
 
-def test_a_plan_that_checks_nothing_refuses_a_small_workspace(module, monkeypatch):
+def test_a_plan_with_validation_off_refuses_a_small_workspace(module, monkeypatch):
     direct = Direct(module, KernelCall(module.run, (2, 0.5), True, NEEDED, HOST), DECODE)
     args = inputs.make_args(DECODE, seed=1)
     direct.refuse_unsound(args, aligned(NEEDED))

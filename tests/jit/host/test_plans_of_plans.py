@@ -1,4 +1,5 @@
-"""Plans of plans on CUDA: the host library checks all calls but the first. Here, their steps are those of the reference."""
+"""Composite plans on CUDA: the host library checks all calls except the first. In these tests, the steps are those of the
+reference."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""csrc/host/replay_path.h and backends/cuda/quick.py: calls that the host library reads from the bundle and replays.
+"""csrc/host/replay_path.h and backends/cuda/quick.py: the host library reads a call from the argument bundle and replays it.
 
 These tests run on the CPU: the device of the signature is the host, and the driver only records its arguments.
 """
@@ -25,7 +25,7 @@ def same_but_for_the_call(a, b):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("needed", [0, NEEDED])
-def test_a_call_is_made_again_as_it_was_without_filling_in_parameters(way, stub, op, needed):
+def test_a_repeated_call_is_replayed_without_setting_its_parameters_again(way, stub, op, needed):
     descriptor = small(op, random.Random(3))
     args, workspace = inputs.make_args(descriptor, seed=1), aligned(needed) if needed else None
     call = way(descriptor, args, needed=needed)
@@ -46,7 +46,7 @@ _alive = []
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(OPS), st.integers(0, 2**32))
-def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, stub, op, seed):
+def test_replay_refuses_every_call_that_the_full_check_refuses(driver, stub, op, seed):
     rng = random.Random(seed)
     descriptor = small(op, rng)
     sound, workspace = inputs.make_args(descriptor, seed=seed), aligned(NEEDED)
@@ -57,22 +57,22 @@ def test_the_quick_way_refuses_whatever_the_full_check_refuses(driver, stub, op,
         args, scratch = disturbed(rng, sound, workspace, _alive)
         bad = refused(descriptor, args, scratch, NEEDED) or scratch is None
         call.direct.paths.fast(args, scratch, False)
-        for _ in range(3):  # run, recorded, run again
+        for _ in range(3):  # the first call runs, the second is recorded, the third is replayed
             if call(args, scratch):
                 made = driver.last()
                 assert not bad, (descriptor, args, scratch)
-                # The quick path also checks tensors of integers, which need no guard.
+                # Replay also checks tensors of integers, which need no guard.
                 assert not call.direct.paths.fast(args, scratch, True) or same_but_for_the_call(driver.last(), made)
         assert call.recorded(sound, workspace)
 
 
 def without_memory(q):
-    """At an address whose extent no test registered: storage_extents.h explains why it would pass."""
+    """A tensor at an address whose extent no test has registered: storage_extents.h explains why it would pass."""
     storage, kept = q.untyped_storage(), []
     storage.resize_(16)
     while q.data_ptr() in REGISTERED:
         storage.resize_(0)
-        kept.append(torch.empty(16, dtype=torch.uint8))  # reuses the address that was just freed
+        kept.append(torch.empty(16, dtype=torch.uint8))  # reuses the address that has just been freed
         storage.resize_(16)
 
 
@@ -97,7 +97,7 @@ def test_a_tensor_changed_in_place_is_refused(way, name):
     assert refused(DECODE, args, None, 0)
 
 
-def test_memory_that_became_less_is_asked_for_again(way, stub):
+def test_shrunken_memory_is_checked_again(way, stub):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -106,7 +106,7 @@ def test_memory_that_became_less_is_asked_for_again(way, stub):
     assert call.recorded(args)
 
 
-def test_a_tensor_that_moved_in_place_is_launched_where_it_is(way):
+def test_a_tensor_that_moved_in_place_is_launched_at_its_new_address(way):
     args, other = (inputs.make_args(DECODE, seed=s) for s in (1, 2))
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -118,7 +118,7 @@ def test_a_tensor_that_moved_in_place_is_launched_where_it_is(way):
     assert fresh.digest != before.digest
 
 
-def test_more_calls_than_are_kept_are_each_made_as_they_are(way):
+def test_calls_beyond_the_capacity_are_launched_with_their_own_parameters(way):
     bundles = [inputs.make_args(DECODE, seed=1) for _ in range(400)]
     call = way(DECODE, bundles[0])
     fresh = [call.afresh(args) for args in bundles]
@@ -131,7 +131,7 @@ def test_more_calls_than_are_kept_are_each_made_as_they_are(way):
     assert made > 400
 
 
-def test_a_hundred_layers_are_all_kept(way, stub):
+def test_the_calls_of_a_hundred_layers_are_all_recorded(way, stub):
     first = inputs.make_args(DECODE, seed=1)
     bundles = [replace(first, k_data=first.k_data.clone(), v_data=first.v_data.clone()) for _ in range(100)]
     call = way(DECODE, bundles[0])
@@ -144,7 +144,7 @@ def test_a_hundred_layers_are_all_kept(way, stub):
     assert stub.called() - called <= 5
 
 
-def test_plans_keep_apart_what_they_made_of_the_same_tensors(way):
+def test_plans_with_the_same_tensors_have_separate_records(way):
     args = inputs.make_args(DECODE, seed=1)
     ways = [way(DECODE, args, scalar=i) for i in range(3)]
     fresh = [call.afresh(args) for call in ways]
@@ -155,10 +155,10 @@ def test_plans_keep_apart_what_they_made_of_the_same_tensors(way):
             assert same_but_for_the_call(call.driver.last(), wanted)
 
 
-def test_what_a_plan_kept_goes_with_it(way):
-    """Another plan may be allocated at its address."""
+def test_the_records_of_a_plan_are_deleted_with_it(way):
+    """Another plan may be allocated at the same address."""
     args = inputs.make_args(DECODE, seed=1)
-    gc.freeze()  # earlier objects are not searched fifty times
+    gc.freeze()  # so that the collector does not search earlier objects fifty times
     try:
         for i in range(50):
             call = way(DECODE, args, scalar=i)
@@ -172,7 +172,7 @@ def test_what_a_plan_kept_goes_with_it(way):
         gc.unfreeze()
 
 
-def test_a_tensor_of_many_dimensions_is_refused_however_often_it_comes(way):
+def test_a_tensor_with_too_many_dimensions_is_refused_at_every_call(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     many = replace(args, q=args.q.view(3, 4, *[1] * 30, 16))
@@ -204,7 +204,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_tensor_like_those_learned_is_refused(way, name):
+def test_a_tensor_of_another_kind_than_the_learned_ones_is_refused(way, name):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -214,7 +214,7 @@ def test_what_is_no_tensor_like_those_learned_is_refused(way, name):
 
 
 @pytest.mark.parametrize("name", STRANGE_WORKSPACES)
-def test_a_strange_workspace_is_refused(way, name):
+def test_an_unsuitable_workspace_is_refused(way, name):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
     assert call.recorded(args, workspace)
@@ -224,7 +224,7 @@ def test_a_strange_workspace_is_refused(way, name):
     assert call(args, workspace)
 
 
-def test_memory_in_use_stays_known_however_much_comes_and_goes(way, stub):
+def test_the_extent_of_memory_in_use_is_not_evicted(way, stub):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -236,7 +236,7 @@ def test_memory_in_use_stays_known_however_much_comes_and_goes(way, stub):
     assert not call(args)
 
 
-def test_parameters_are_launched_where_they_were_learned(way):
+def test_parameters_are_launched_at_their_learned_address(way):
     args = inputs.make_args(DECODE, seed=1)
     learned = replace(args, q=torch.nn.Parameter(args.q.clone(), requires_grad=False))
     call = way(DECODE, args)
@@ -256,7 +256,7 @@ def test_parameters_that_need_a_gradient_are_replayed_under_no_grad_alone(way):
         assert call(args)
 
 
-def test_what_is_no_bundle_of_the_plan_is_refused(way):
+def test_an_argument_bundle_of_another_type_is_refused(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -268,7 +268,7 @@ def test_what_is_no_bundle_of_the_plan_is_refused(way):
     assert not call(replace(args, block_table=args.kv_indices))
 
 
-def test_a_workspace_that_is_needed_is_not_made_here(way):
+def test_replay_does_not_allocate_a_required_workspace(way):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
     assert call.recorded(args, workspace)

@@ -17,7 +17,7 @@ from tests.jit.host.test_contract import CACHE, DECODE, NEEDED, aligned, refused
 
 
 @pytest.mark.parametrize(("launches", "kept"), [(0, False), (1, True), (4, True), (5, False)])
-def test_what_launched_nothing_or_much_is_made_anew(way, stub, launches, kept):
+def test_calls_with_no_launch_or_too_many_launches_are_not_replayed(way, stub, launches, kept):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args, launches=launches)
     assert call.recorded(args)
@@ -28,8 +28,8 @@ def test_what_launched_nothing_or_much_is_made_anew(way, stub, launches, kept):
     assert not launches or call.driver.last().launch == launches - 1
 
 
-def test_a_launch_goes_to_the_stream_of_its_device(driver, stub):
-    """Streams of tvm-ffi, which are torch's; each device has its own."""
+def test_a_launch_uses_the_stream_of_its_device(driver, stub):
+    """The streams are those of tvm-ffi, which are torch's streams; each device has its own."""
     streams = [(0, 0x1230), (1, 0x4560), (0, 0x7890)]
     for device, stream in streams:
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream):
@@ -37,7 +37,7 @@ def test_a_launch_goes_to_the_stream_of_its_device(driver, stub):
         assert driver.stream == stream
 
 
-def test_a_failed_launch_is_left_to_the_short_way(way):
+def test_a_failed_replay_is_left_to_the_fast_path(way):
     args, other = (inputs.make_args(DECODE, seed=s) for s in (1, 2))
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -59,7 +59,7 @@ def test_a_call_whose_later_launch_fails_is_not_begun_again(way, launches, later
     call = way(DECODE, args, launches=launches)
     ways = [lambda: call.direct.paths.fast(args, None, True), *[lambda: call.direct.paths.replay(id(args), id(None))] * 4]
     call.direct.paths.fast(args, None, True)
-    for make in ways:  # the fast path; seen once; recorded, which fails; recorded; replayed
+    for make in ways:  # five calls: on the fast path, seen once, recorded with a failure, recorded, replayed
         before = call.driver.launches
         call.driver.fail_after(later)
         with pytest.raises(BegunError):
@@ -82,7 +82,7 @@ def test_a_recording_is_of_the_tensors_that_were_launched(way):
     args.q.transpose_(0, 1)
     called = call.module.called()
     assert call(args)
-    assert call.module.called() == called  # the record has the earlier form of q
+    assert call.module.called() == called  # the record contains the earlier form of q
 
 
 def test_a_guard_is_held_before_the_host_library_calls_it_and_after_an_interrupt(way):
@@ -104,14 +104,14 @@ def test_a_guard_is_held_before_the_host_library_calls_it_and_after_an_interrupt
     assert len(call.direct._replay_guards) == 2
     for name in ("o", "lse"):
         call.direct.learn(replace(args, **{name: torch.nn.Parameter(getattr(args, name), requires_grad=False)}))
-    assert call.recorded(args)  # the first of four is still called
+    assert call.recorded(args)  # the first of four guards is still called
 
 
-def test_guards_are_asked_in_place_of_those_that_were_let_go(way):
+def test_new_guards_replace_released_ones(way):
     args = inputs.make_args(DECODE, seed=1)
     call = way(DECODE, args)
     kinds = []
-    for i in range(6):  # more guards than are stored
+    for i in range(6):  # more guards than can be stored
         named = [name for bit, name in enumerate(("q", "o", "lse")) if i + 1 >> bit & 1]
         changed = {name: torch.nn.Parameter(getattr(args, name), requires_grad=False) for name in named}
         kinds.append(replace(args, **changed))
@@ -123,7 +123,7 @@ def test_guards_are_asked_in_place_of_those_that_were_let_go(way):
     assert call(kinds[5])
 
 
-def test_nothing_is_held_or_let_go_by_a_call(way):
+def test_a_call_changes_no_reference_count(way):
     args, workspace = inputs.make_args(DECODE, seed=1), aligned(NEEDED)
     call = way(DECODE, args, needed=NEEDED)
     assert call.recorded(args, workspace)
@@ -139,8 +139,8 @@ def test_nothing_is_held_or_let_go_by_a_call(way):
     assert counts() == before
 
 
-def test_the_answer_of_a_guard_is_released(way):
-    """Python 3.12 and later count no references to True, so this guard returns a private object."""
+def test_the_object_that_a_guard_returns_is_released(way):
+    """Python 3.12 and later do not count references to True, so this guard returns another object."""
     args, answer = inputs.make_args(DECODE, seed=1), object()
     call = way(DECODE, args)
     assert call.recorded(args)
@@ -148,14 +148,14 @@ def test_the_answer_of_a_guard_is_released(way):
     def refuses(*_):
         return answer
 
-    call.direct.paths.replay(id(refuses))  # called before the guard that was learned
+    call.direct.paths.replay(id(refuses))  # called before the learned guard
     before = sys.getrefcount(answer)
     for _ in range(10):
         assert call(args)
     assert sys.getrefcount(answer) == before
 
 
-def test_threads_share_a_quick_way(way):
+def test_threads_share_a_replay_path(way):
     bundles = [inputs.make_args(DECODE, seed=s) for s in range(8)]
     call = way(DECODE, bundles[0])
     assert all(call.recorded(args) for args in bundles)
@@ -175,7 +175,7 @@ def test_threads_share_a_quick_way(way):
     assert call.driver.launches > before
 
 
-def test_k_and_v_interleaved_in_one_buffer_are_written_the_quick_way(way):
+def test_k_and_v_interleaved_in_one_buffer_are_replayed(way):
     append = PagedKvAppendDescriptor(batch_size=1, total_num_rows=3, paged_kv=CACHE)
     args = inputs.make_args(append, seed=1)
     both = torch.zeros(8, 2, 2, 4, 16, dtype=torch.float16)

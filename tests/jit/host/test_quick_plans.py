@@ -1,4 +1,4 @@
-"""Plans whose runs take the quick path, interpreters and tensors without this path, and the arguments of a binding."""
+"""Plans whose runs are replayed, interpreters and tensors for which replay is unavailable, and the arguments of a binding."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def launches():
 
 @pytest.fixture
 def played(stub, driver, monkeypatch, launches):
-    """A plan on the CPU whose kernel is the fake driver's, and the bundles that took the full path."""
+    """A plan on the CPU whose kernel is that of the fake driver, and the list of bundles that took the full check."""
     monkeypatch.setattr(plans, "_selected", {})
     plan, long = Plan.select(DECODE, target=Target.cpu()), []
 
@@ -45,7 +45,7 @@ def played(stub, driver, monkeypatch, launches):
     return plan, long
 
 
-def test_runs_of_a_plan_go_the_quick_way_and_are_counted(played, driver, stub):
+def test_runs_of_a_plan_are_replayed_and_counted(played, driver, stub):
     plan, long = played
     args = inputs.make_args(DECODE, seed=1)
     runs, before = telemetry.stats(plan.sku.id).runs.value(), driver.launches
@@ -59,11 +59,11 @@ def test_runs_of_a_plan_go_the_quick_way_and_are_counted(played, driver, stub):
 
 
 @pytest.mark.parametrize("launches", [2])
-def test_a_run_whose_second_kernel_is_not_launched_raises_and_is_not_begun_again(played, driver):
+def test_a_run_whose_second_kernel_fails_raises_and_is_not_started_again(played, driver):
     plan, long = played
     args = inputs.make_args(DECODE, seed=1)
     plan.run(args)
-    for _ in range(5):  # by the fast path, seen once, recorded, replayed
+    for _ in range(5):  # five runs: on the fast path, seen once, recorded, and replayed
         driver.fail_after(1)
         before = driver.launches
         with pytest.raises(DeviceError, match="OPF-R010") as raised:
@@ -75,7 +75,7 @@ def test_a_run_whose_second_kernel_is_not_launched_raises_and_is_not_begun_again
         assert (driver.launches - before, len(long)) == (3, 1)
 
 
-def test_every_way_of_a_run_counts_a_write_of_the_outputs_alone(played):
+def test_every_kind_of_run_increments_the_versions_of_the_outputs_only(played):
     plan, _ = played
     args = inputs.make_args(DECODE, seed=1)
 
@@ -88,7 +88,7 @@ def test_every_way_of_a_run_counts_a_write_of_the_outputs_alone(played):
         assert writes() == [made[0] + n, made[1] + n, *made[2:]]
 
 
-def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):
+def test_a_subscriber_is_called_before_a_replayed_run(played, driver):
     plan, _ = played
     args = inputs.make_args(DECODE, seed=1)
     for _ in range(4):
@@ -101,7 +101,7 @@ def test_who_listens_hears_of_a_quick_run_before_it_is_made(played, driver):
 
 
 @pytest.mark.parametrize("unknown", ["interpreter", "slots_of"])
-def test_an_interpreter_that_lays_out_objects_otherwise_has_no_quick_way(driver, stub, monkeypatch, unknown):
+def test_an_interpreter_with_another_object_layout_has_no_replay(driver, stub, monkeypatch, unknown):
     monkeypatch.setattr(quick, unknown, lambda *_: None)
     args = inputs.make_args(DECODE, seed=1)
     call = ReplayPath(driver, stub, DECODE, args)
@@ -110,19 +110,20 @@ def test_an_interpreter_that_lays_out_objects_otherwise_has_no_quick_way(driver,
     assert call.direct.paths.fast(args, None, True)
 
 
-def test_tensors_that_cannot_be_lent_have_no_quick_way(driver, stub, monkeypatch):
-    known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)  # missing functions, and functions of no version
+def test_without_borrowed_tensors_there_is_no_replay(driver, stub, monkeypatch):
+    # missing functions, and functions of an unknown version
+    known, table = quick.interpreter(), torch.zeros(16, dtype=torch.int64)
     monkeypatch.setattr(quick, "interpreter", lambda: (*known[:-1], table.data_ptr()))
     assert ReplayPath(driver, stub, DECODE, inputs.make_args(DECODE, seed=1)).direct.paths.replay is NO_FAST_PATHS.replay
 
 
-def test_slots_are_found_where_they_are():
+def test_the_offsets_of_slots_are_found():
     places = quick.slots_of(Other, ("q",))
     marked = Other(q=object())
     assert quick._word_at(id(marked) + places[0]) == id(marked.q)
 
 
-def test_a_binding_is_told_what_it_can_read(stub):
+def test_a_binding_refuses_arguments_that_it_cannot_read(stub):
     with pytest.raises(TypeError, match="OPF-C009"):
         stub.replay(1, 2)
     with pytest.raises(ValueError, match="OPF-C031"):

@@ -36,11 +36,11 @@ def found(log):
     ("numbers", "wanted"),
     [((0, 0, 0), []), ((16, 8, 12), [("spills", "attend")]), ((16, 0, 0), [("local-memory", "attend")])],
 )
-def test_ptxas_tells_of_spills_and_stack(numbers, wanted):
+def test_spills_and_stack_are_read_from_the_output_of_ptxas(numbers, wanted):
     assert found(LOG.format(stack=numbers[0], stores=numbers[1], loads=numbers[2])) == wanted
 
 
-def test_ptxas_tells_of_serialised_wgmma():
+def test_serialised_wgmma_is_read_from_the_output_of_ptxas():
     (finding,) = inspect.ptxas_findings(SERIALIZED)
     assert str(finding) == "attend: C7511: Potential Performance Loss: wgmma is serialized due to X"
 
@@ -53,11 +53,11 @@ def test_ptxas_tells_of_serialised_wgmma():
         ("x\n  // allows: spills, wgmma-serialization\n", {"spills", "local-memory", "wgmma-serialization"}),
     ],
 )
-def test_a_source_says_what_it_allows(source, wanted):
+def test_allowances_are_read_from_a_source(source, wanted):
     assert inspect.allowances(source) == wanted
 
 
-def test_a_word_that_allows_nothing_is_an_error():
+def test_an_unknown_allowance_is_an_error():
     with pytest.raises(errors.CompileError, match=r"expected spills, local-memory, wgmma-serialization, got 'spill'"):
         inspect.allowances("// allows: spill\n")
 
@@ -65,7 +65,7 @@ def test_a_word_that_allows_nothing_is_an_error():
 @pytest.mark.parametrize(
     ("source", "name", "words"), [(SPILLS, "spills", "spills registers"), (STACK, "local-memory", "stack")]
 )
-def test_a_kernel_that_spills_or_uses_the_stack_is_refused_unless_it_says_so(tiny, root, source, name, words):
+def test_a_kernel_with_spills_or_a_stack_is_refused_unless_its_source_allows_them(tiny, root, source, name, words):
     place = root / "csrc/testing/tiny.cu.jinja"
     place.write_text(source)
     with pytest.raises(errors.CompileError, match=r"OPF-J033") as caught:
@@ -94,14 +94,14 @@ def test_a_wgmma_kernel_is_judged_without_a_disassembler(root, cache_dir, steps,
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_is_not_known_by_its_words_is_disassembled(root, cache_dir, monkeypatch, there):
+def test_a_kernel_with_unknown_instruction_words_is_disassembled(root, cache_dir, monkeypatch, there):
     monkeypatch.setattr(inspect.sass_words, "listing", unknown)
     monkeypatch.setattr(inspect, "disassembly", lambda cubin, tools: "        /*0000*/  EXIT ;" if there else "")
     facts = json.loads((jit.build(wgmma()).parent / "meta.json").read_text())
     assert facts["sass"] == ("clean" if there else "no disassembler")
 
 
-def test_a_disassembler_that_is_killed_is_an_error(root, cache_dir, monkeypatch, tmp_path):
+def test_a_killed_disassembler_is_an_error(root, cache_dir, monkeypatch, tmp_path):
     program = tmp_path / "nvdisasm"
     program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
@@ -115,13 +115,13 @@ def unknown(cubin):
     raise inspect.sass_words.UnknownCodeError("all of it")
 
 
-def test_serialised_wgmma_is_refused_unless_allowed(root, cache_dir):
+def test_serialised_wgmma_is_refused_unless_the_source_allows_it(root, cache_dir):
     with pytest.raises(errors.CompileError, match=r"wgmma: kernel wgmma: C75\d\d: .*serialized"):
         jit.build(wgmma(serialized=True))
     assert jit.build(wgmma(serialized=True, allows=True)).is_file()
 
 
-def test_wrong_code_of_the_assembler_is_refused_whatever_the_source_allows(root, cache_dir, monkeypatch):
+def test_wrong_code_of_the_assembler_is_refused_regardless_of_allowances(root, cache_dir, monkeypatch):
     listing = """
         Function : wgmma
         /*0000*/  HGMMA.64x8x16.F32.BF16 R24, R4, gdesc[UR4], R24, gsb0 ;
@@ -136,8 +136,8 @@ def test_wrong_code_of_the_assembler_is_refused_whatever_the_source_allows(root,
 
 
 @pytest.mark.parametrize("program", ["nvdisasm", "cuobjdump"])
-def test_what_a_disassembler_prints_is_read(root, cache_dir, program):
-    """If nvcc is installed, the check sees the instructions that the source requests."""
+def test_the_output_of_each_disassembler_is_parsed(root, cache_dir, program):
+    """If nvcc is installed, the check finds the instructions that the source requests."""
     tools = toolchain.find(cache_dir / "v1/toolchain.json")
     place = toolchain.find_disassembler(tools)
     if place is None or not (place.parent / program).is_file():

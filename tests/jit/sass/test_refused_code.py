@@ -1,4 +1,4 @@
-"""If a compiler refuses generated code, the message has the program, but not the compiler's output."""
+"""If a compiler refuses generated code, the error message contains the program and not the output of the compiler."""
 
 import shutil
 import traceback
@@ -20,7 +20,7 @@ TWICE = MapDescriptor(
 )
 
 
-def test_the_user_is_told_the_program_and_none_of_the_words_of_nvcc(tmp_path, monkeypatch):
+def test_the_error_contains_the_program_and_no_output_of_nvcc(tmp_path, monkeypatch):
     for folder in ("csrc", "kernels"):
         shutil.copytree(REPO / folder, tmp_path / folder)
     broken = tmp_path / "kernels/elementwise/tile.cuh"
@@ -52,7 +52,7 @@ def test_the_user_is_told_the_program_and_none_of_the_words_of_nvcc(tmp_path, mo
         "ptxas fatal   : Unresolved extern function 'f'",
     ],
 )
-def test_a_fault_of_the_code_is_ours(line):
+def test_an_error_in_generated_code_is_recognised(line):
     assert _REFUSED_CODE.search(f"nvcc -cubin -O3\n{line}\n")
 
 
@@ -68,7 +68,7 @@ def test_a_fault_of_the_code_is_ours(line):
         "ninja: error: loading 'build.ninja'",
     ],
 )
-def test_a_fault_of_the_machine_keeps_its_words(line):
+def test_an_error_of_the_machine_keeps_the_compiler_output(line):
     assert not _REFUSED_CODE.search(f"nvcc -cubin -O3\n{line}\n")
     error = errors.CompileError(line)
     with pytest.raises(errors.CompileError) as caught, of_problem(TWICE):

@@ -1,4 +1,4 @@
-"""The check for overwritten wgmma operands, on small programs in the two forms that disassemblers write."""
+"""The check for overwritten wgmma operands, on small programs in the formats of both disassemblers."""
 
 import pytest
 
@@ -22,16 +22,16 @@ def broken(*lines):
     return [(hazard.address // 16, hazard.register) for hazard in sass.lint(listing(*lines))]
 
 
-def test_a_write_before_the_wait_is_found():
+def test_a_write_before_the_wait_is_a_hazard():
     assert broken(RS, "MOV R5, R9", WAIT0, "EXIT") == [(1, 5)]
 
 
-def test_the_hazard_says_what_overwrites_what():
+def test_the_hazard_names_the_write_and_the_operand():
     (hazard,) = sass.lint(listing(RS, "MOV R5, R9", "EXIT", name="attend"))
     assert str(hazard) == "attend at 0x0010: `MOV R5, R9` overwrites R5, read by the wgmma at 0x0000"
 
 
-def test_a_write_after_the_wait_is_sound():
+def test_a_write_after_the_wait_is_no_hazard():
     assert broken(RS, WAIT0, "MOV R5, R9", "EXIT") == []
 
 
@@ -39,56 +39,56 @@ def test_other_registers_may_be_written():
     assert broken(RS, "MOV R8, R9", "MOV R3, R9", WAIT0, "EXIT") == []
 
 
-def test_operands_in_shared_memory_bind_no_register():
+def test_operands_in_shared_memory_occupy_no_register():
     assert broken(SS, "MOV R5, R9", WAIT0, "EXIT") == []
 
 
-def test_a_wait_that_leaves_one_group_covers_only_the_older():
+def test_a_wait_with_one_pending_group_covers_only_older_groups():
     second = "HGMMA.64x8x16.F32.BF16 R24, R12, gdesc[UR4], R24, gsb0"
     assert broken(RS, second, WAIT1, "MOV R5, R9", "MOV R12, R9", "EXIT") == [(4, 12)]
 
 
-def test_a_group_that_is_not_committed_is_not_waited_for():
+def test_a_wait_does_not_cover_an_uncommitted_group():
     assert broken(RS_OPEN, WAIT0, "MOV R4, R9", "EXIT") == [(2, 4)]
 
 
-def test_a_write_in_the_next_turn_of_a_loop_is_found():
-    """In program order the write comes first; only through the back edge does the wgmma precede it."""
+def test_a_write_in_the_next_iteration_of_a_loop_is_a_hazard():
+    """In program order the write comes first; the wgmma precedes it only through the back edge."""
     loop = ("MOV R5, R9", RS, "ISETP.NE.AND P0, PT, R2, RZ, PT", "@P0 BRA 0x0", WAIT0, "EXIT")
     assert broken(*loop) == [(0, 5)]
 
 
-def test_a_loop_that_waits_in_time_is_sound():
+def test_a_loop_that_waits_before_the_write_is_no_hazard():
     assert broken("MOV R5, R9", RS, WAIT0, "@P0 BRA 0x0", "EXIT") == []
 
 
-def test_a_wait_for_all_but_one_does_not_cover_the_turn_before():
+def test_a_wait_with_one_pending_group_does_not_cover_the_previous_iteration():
     assert broken("MOV R5, R9", RS, WAIT1, "@P0 BRA 0x0", WAIT0, "EXIT") == [(0, 5)]
 
 
-def test_two_buffers_in_turn_are_sound_with_one_group_pending():
+def test_two_alternating_buffers_with_one_pending_group_are_no_hazard():
     other = "HGMMA.64x8x16.F32.BF16 R24, R12, gdesc[UR4], R24, gsb0"
     assert broken("MOV R5, R9", RS, WAIT1, "MOV R13, R9", other, WAIT1, "@P0 BRA 0x0", WAIT0, "EXIT") == []
 
 
-def test_a_loop_without_any_wait_ends_too():
+def test_the_check_of_a_loop_without_a_wait_terminates():
     assert broken(RS, "@P0 BRA 0x0", "MOV R7, R0", "EXIT") == [(2, 7)]
 
 
-def test_what_only_one_branch_leaves_pending_counts_after_the_join():
+def test_a_product_pending_on_one_branch_is_pending_after_the_join():
     assert broken("@P0 BRA 0x20", RS, "MOV R4, R9", WAIT0, "EXIT") == [(2, 4)]
 
 
-def test_code_behind_a_plain_branch_is_not_reached_by_falling_through():
+def test_code_after_an_unconditional_branch_is_not_reached():
     assert broken(RS, "BRA 0x30", "MOV R4, R9", WAIT0, "EXIT") == []
 
 
-def test_threads_that_meet_again_go_on_at_the_barriers_target():
+def test_reconverging_threads_continue_at_the_target_of_the_barrier():
     assert broken("BSSY B0, 0x40", RS, "BSYNC B0", WAIT0, "MOV R4, R9", WAIT0, "EXIT") == [(4, 4)]
 
 
-def test_a_barrier_that_is_used_again_does_not_lead_to_where_it_did_before():
-    """The threads that meet at 0x30 continue at 0x40, not at the write that another use of B0 leads to."""
+def test_a_reused_barrier_leads_only_to_its_latest_target():
+    """The threads that reconverge at 0x30 continue at 0x40, not at the write to which another use of B0 leads."""
     before = ("BSSY B0, 0x20", "BSYNC B0", "MOV R4, R9", RS)
     assert broken(*before, "BSSY B0, 0x60", "BSYNC B0", WAIT0, "EXIT") == []
 
@@ -106,7 +106,7 @@ def test_labels_of_the_other_disassembler_are_followed():
     assert [(h.function, h.address) for h in sass.lint(text)] == [("attend", 0x10)]
 
 
-def test_each_function_is_judged_alone():
+def test_each_function_is_checked_separately():
     assert sass.lint(listing(RS, "EXIT", name="a") + listing("MOV R5, R9", "EXIT", name="b")) == ()
 
 
@@ -124,7 +124,7 @@ def test_each_function_is_judged_alone():
         ("F2I.U64.TRUNC R12, R12", 12, 2), ("F2I.FTZ.U32.TRUNC.NTZ R12, R12", 12, 1),
     ],
 )  # fmt: skip
-def test_what_an_instruction_writes(text, first, count):
+def test_the_registers_that_an_instruction_writes(text, first, count):
     assert sass.results(text) == range(first, first + count)
 
 
@@ -142,11 +142,11 @@ def test_what_an_instruction_writes(text, first, count):
         (("BSSY B1, 0x30", "@P0 BRA 0x30", "BSYNC B1", "BRX R2 -0x10", "EXIT"), [(1,), (2, 3), (3,), (3,), ()]),
     ],
 )
-def test_what_may_follow(lines, wanted):
+def test_the_successors_of_an_instruction(lines, wanted):
     (flow,) = sass.functions(listing(*lines)).values()
     assert list(successors(flow)) == wanted
 
 
-def test_local_memory_is_seen():
+def test_accesses_to_local_memory_are_found():
     text = listing("LDL R4, [R1]", "EXIT", name="a") + listing("LDS R4, [R1]", "EXIT", name="b")
     assert sass.local_accesses(text) == ("a",)

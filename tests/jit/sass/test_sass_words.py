@@ -1,4 +1,4 @@
-"""Code is decoded from a cubin's words like by a disassembler, and an unknown word is reported as unknown."""
+"""The instruction words of a cubin are decoded as by a disassembler, and an unknown word is reported as unknown."""
 
 import struct
 
@@ -13,7 +13,7 @@ from opfacade.jit.sass.words import UnknownCodeError
 from tests.jit.sass.test_inspect import wgmma
 from tests.jit.sass_text import assert_read_alike
 
-# As ptxas 13.5 writes them: `HGMMA.64x64x16.F32.BF16 R88, R4, gdesc[UR16].tnspB, R88, gsb0` and so on.
+# The words are from ptxas 13.5: `HGMMA.64x64x16.F32.BF16 R88, R4, gdesc[UR16].tnspB, R88, gsb0` and so on.
 RS = 0x000FE6000800185840E0001004587DF0
 SS = 0x000FE2000800185800E00000145879F0
 # `QGMMA.64x64x32.F32.E4M3.E4M3 R88, R4, gdesc[UR16], R88, gsb0`, and with A in memory.
@@ -26,12 +26,12 @@ MOV_R5, MOV_R8 = 0x000FE400078E00090000000000057224, 0x000FE400078E0009000000000
 WIDE_R6 = 0x000FE400078E02090000000802067225
 EXIT = 0x000FEA0003800000000000000000794D
 STL = 0x0001E20000100800000000090100_7387
-# `IGMMA.64x32x32.S8.S8 R24, gdesc[UR4], R24`, and 64x8, 64x24, 64x64, 64x128 and 64x256 of it.
+# The words of `IGMMA.64x32x32.S8.S8 R24, gdesc[UR4], R24` and of the widths 8, 24, 64, 128 and 256.
 IGMMA = {8: 0x0, 24: 0xC0, 32: 0x120, 64: 0x1E0, 128: 0x360, 256: 0x660}
 
 
 @pytest.mark.parametrize("columns", IGMMA)
-def test_products_of_integers_have_their_columns(columns):
+def test_an_integer_product_writes_a_register_per_two_columns(columns):
     word = 0x000FE60008041018 << 64 | IGMMA[columns] << 48 | 0x41879F1
     assert sass_opcodes.NAMES[sass_opcodes.opcode(word)] == "IGMMA"
     assert sass_opcodes.columns(word) == columns
@@ -52,7 +52,7 @@ def test_stores_by_tma_write_no_register(word, name):
 
 
 def branch(at, to, guard=7):
-    offset = (to - at - 1) * 4  # in words of 32 bits
+    offset = (to - at - 1) * 4  # in 32-bit words
     return 0x000FEA0003800000 << 64 | (offset >> 8 & (1 << 48) - 1) << 34 | (offset & 0xFF) << 16 | guard << 12 | 0x947
 
 
@@ -107,7 +107,7 @@ def broken(*words):
         ((RS, bssy(1, 4), BSYNC, EXIT, MOV_R5, EXIT), [(4, 5)]),
     ],
 )
-def test_what_overwrites_an_operand_is_found_in_the_words(words, wanted):
+def test_an_overwritten_operand_is_found_in_the_words(words, wanted):
     assert broken(*words) == wanted
 
 
@@ -126,7 +126,7 @@ def test_what_overwrites_an_operand_is_found_in_the_words(words, wanted):
     ],
     ids=["local memory", "an opcode", "a form", "half an instruction", "arch", "relocation", "end", "head", "nothing"],
 )
-def test_what_is_not_known_is_said_to_be_so(odd):
+def test_an_unknown_word_raises_unknown_code_error(odd):
     with pytest.raises(UnknownCodeError):
         sass_words.listing(odd)
 
@@ -139,7 +139,7 @@ def test_a_cubin_for_other_gpus_has_no_wgmma(built, other):
 
 
 @pytest.mark.parametrize(("steps", "name"), [(4, "wgmma"), (1000, "wgmma")])
-def test_a_disassembler_reads_the_same(root, cache_dir, steps, name):
+def test_the_disassembler_agrees_with_the_decoded_words(root, cache_dir, steps, name):
     tools = toolchain.find(cache_dir / "v1/toolchain.json")
     if toolchain.find_disassembler(tools) is None:
         pytest.skip("no disassembler")
@@ -148,8 +148,8 @@ def test_a_disassembler_reads_the_same(root, cache_dir, steps, name):
     assert list(sass_words.functions(built.read_bytes())) == [name]
 
 
-def test_an_operand_overwritten_in_a_built_kernel_is_found(root, cache_dir):
-    """Changes the instruction after a product to write the last register that the product reads."""
+def test_an_overwritten_operand_in_a_built_kernel_is_found(root, cache_dir):
+    """The test changes the instruction after a product so that it writes the last register that the product reads."""
     built = (jit.build(wgmma(steps=1000)).parent / "kernel.cubin").read_bytes()
     (words,) = sass_words.functions(built).values()
     product = next(at for at, word in enumerate(words) if sass_opcodes.late_sources(word))

@@ -1,4 +1,4 @@
-"""A user's kernel that spills is built and loaded; telemetry, `explain` and the doctor report it, in later processes too."""
+"""A user's kernel that spills is built and loaded. Telemetry, `explain` and the doctor report it, in later processes too."""
 
 import json
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def slow(request, tiny, root):
     return tiny
 
 
-def test_a_kernel_with_slow_code_is_built_and_its_entry_says_so(slow):
+def test_a_kernel_with_slow_code_is_built_and_its_entry_records_it(slow):
     library = jit.build(slow)
     (found,) = findings.of_library(library)
     used = json.loads((library.parent / "meta.json").read_text())["resources"]["tiny"]
@@ -42,8 +42,8 @@ def test_a_kernel_with_slow_code_is_built_and_its_entry_says_so(slow):
     assert found.text == words
 
 
-def test_each_load_is_counted_and_told_also_of_a_binary_that_was_there(slow):
-    jit.build(slow)  # another process did
+def test_each_load_of_slow_code_is_counted_and_reported_even_if_the_binary_existed(slow):
+    jit.build(slow)  # stands for a build by another process
     with telemetry.record() as events:
         jit.load(slow, label=SKU)
         jit.load(slow, label="another")
@@ -61,7 +61,7 @@ def test_a_kernel_without_slow_code_is_not_counted(tiny):
     assert jit.slow_code(tiny) == ()
 
 
-def test_a_mended_kernel_is_counted_no_more(slow, root):
+def test_a_fixed_kernel_is_no_longer_counted(slow, root):
     jit.load(slow, label=SKU)
     (root / "csrc/testing/tiny.cu.jinja").write_text('extern "C" __global__ void tiny() {}\n')
     jit.forget()
@@ -69,7 +69,7 @@ def test_a_mended_kernel_is_counted_no_more(slow, root):
     assert telemetry.stats(SKU).spills.value() == 1
 
 
-def test_strict_mode_also_refuses_a_binary_that_was_there(slow, monkeypatch):
+def test_strict_mode_also_refuses_an_existing_binary(slow, monkeypatch):
     kept = jit.build(slow)
     monkeypatch.setenv("OPFACADE_JIT_STRICT", "1")
     with pytest.raises(errors.CompileError, match=r"OPF-J033") as caught:
@@ -78,7 +78,7 @@ def test_strict_mode_also_refuses_a_binary_that_was_there(slow, monkeypatch):
     assert "OPFACADE_JIT_STRICT" in caught.value.hint
 
 
-def test_what_a_source_accepts_is_told_all_the_same(tiny, root, monkeypatch):
+def test_findings_that_a_source_allows_are_reported_too(tiny, root, monkeypatch):
     monkeypatch.setenv("OPFACADE_JIT_STRICT", "1")
     (root / "csrc/testing/tiny.cu.jinja").write_text(f"// allows: spills\n{SPILLS}")
     jit.load(tiny, label=SKU)
@@ -91,23 +91,23 @@ def chosen(slow):
     return SimpleNamespace(candidate=SimpleNamespace(compiles=True, jit_specs=lambda descriptor, target: (slow,)))
 
 
-def test_explain_tells_of_the_binary_that_is_in_the_cache(chosen, slow, monkeypatch):
-    assert built_code.slow_code(chosen, None, None) == ()  # not built
+def test_explain_reports_slow_code_of_a_cached_binary(chosen, slow, monkeypatch):
+    assert built_code.slow_code(chosen, None, None) == ()  # the kernel is not built
     told = str(findings.of_library(jit.build(slow))[0])
     assert built_code.slow_code(chosen, None, None) == (told,)
     monkeypatch.setattr(built_code, "slow_code", lambda option, descriptor, target: (told,))
     found = explain(examples()[0], target=Target.cpu())
     assert f"  built    {told} (slower than it could be, and right)" in found.report().splitlines()
-    assert told not in str(found)  # which opens no file
+    assert told not in str(found)  # str() opens no file
     assert found.as_dict()["slow_code"] == [told]
 
 
-def test_explain_of_a_cache_that_cannot_be_used_says_nothing(chosen, cache_dir):
+def test_explain_with_an_unusable_cache_reports_no_slow_code(chosen, cache_dir):
     (cache_dir / "v1").chmod(0o777)
     assert built_code.slow_code(chosen, None, None) == ()
 
 
-def test_the_doctor_names_the_kernels_and_is_content(slow):
+def test_the_doctor_names_slow_kernels_and_succeeds(slow):
     jit.build(slow, label=SKU)
     told = str(findings.of_library(jit.build(slow))[0])
     found = doctor.diagnose()
@@ -118,10 +118,10 @@ def test_the_doctor_names_the_kernels_and_is_content(slow):
 
 
 @pytest.mark.parametrize("broken", [None, 5, [5], [{}], [{"name": "spell"}], {"name": "spills"}])
-def test_a_record_that_says_nothing_is_no_finding(broken):
+def test_a_malformed_record_gives_no_findings(broken):
     assert findings.recorded({"findings": broken}) == ()
 
 
-def test_a_record_is_read_as_it_was_written():
+def test_a_record_of_findings_can_be_read_back():
     written = (SassFinding("spills", "k", "8 bytes", True), SassFinding("local-memory", "l", "9"))
     assert findings.recorded({"findings": json.loads(json.dumps(findings.record(written)))}) == written
