@@ -24,7 +24,7 @@ struct Producer {
   // True if TMA loads whole tiles.
   __device__ __forceinline__ bool loads_by_tma() const { return kAsStored<C> && mapped(); }
 
-  // Warp 0 publishes work and reads it back; it stays valid until the consumers release it.
+  // Warp 0 publishes a work and reads it back. The published work stays valid until the consumers release it.
   __device__ __forceinline__ const Work* find() {
     threads.flush();  // the search takes longer than the copies of the first tile, for which the consumers may be waiting
     if (threadIdx.x < 32) {

@@ -1,5 +1,5 @@
-"""When selection chooses the CUDA kernel of latent attention, the reasons with which it declines, and the formulas of its grid
-and workspace."""
+"""The selection of the CUDA kernel of latent attention: its conditions, the reasons with which it declines, and the formulas of
+its grid and workspace."""
 
 import re
 from pathlib import Path

@@ -108,7 +108,7 @@ def test_a_serialised_descriptor_is_equal_and_has_the_same_program(problem):
     assert list(problem.operands()) == [n for n in problem.operands() if n in NormArgs.__slots__]
 
 
-def test_a_row_with_a_known_result():
+def test_rms_norm_of_a_known_row_has_the_known_result():
     x, w, out = torch.tensor([[3.0, 4.0, 0.0, 0.0]]), torch.tensor([1.0, 2.0, 1.0, 1.0]), torch.full((1, 4), float("nan"))
     plan = Plan.select(NormDescriptor(kind="rms", total_num_rows=1, hidden=4, dtype="f32", eps=0.0))
     plan.run(NormArgs(x=x, weight=w, out=out))
