@@ -45,7 +45,7 @@ __device__ __forceinline__ void sort_descending(uint64_t* list, int count) {
 #pragma unroll 1
     for (int step = size / 2; step > 0; step /= 2) {
       for (int i = thread(); i < count / 2; i += kSampleThreads) {
-        const int low = i / step * step * 2 + i % step, high = low + step;
+        const int low = 2 * i - (i & (step - 1)), high = low + step;  // step is a power of two
         const uint64_t a = list[low], b = list[high];
         if ((a < b) == ((low & size) == 0)) list[low] = b, list[high] = a;
       }
