@@ -9,6 +9,11 @@ def _kept(name, file, old, new, words):
     return Mutant(f"sampling: {name}", f"{_K}/{file}", ((old, new),), tests=f"{_TESTS} -k {words}")
 
 
+def _front(name, old, new):
+    tests = "tests/families/sampling/test_front.py"
+    return Mutant(f"sampling: {name}", f"{_K}/front.cuh", ((old, new),), tests=tests)
+
+
 def _anywhere(name, old, new, words):
     tests = f"tests/families/sampling/test_rows_anywhere.py -k {words}"
     return Mutant(f"sampling: {name}", f"{_K}/row_operands.cuh", ((old, new),), tests=tests)
@@ -29,6 +34,18 @@ FAULTS = (
         "rejected",
     ),
     _kept("a bound has no margin and no room for noise", "front.cuh", "32.f + 0x1p-5f)};", "0.f)};", "proven"),
+    _front(
+        "a bound is one bit too high", "__float_as_uint(fmaxf(key - lift, 0.f))", "__float_as_uint(fmaxf(key - lift, 0.f)) + 1"
+    ),
+    _front("a bound is too low", "fmaxf(key - lift, 0.f)", "fmaxf(key - lift - 0.0625f, 0.f)"),
+    _front("a token bounds those that are as likely", "int kApart = 2;", "int kApart = 0;"),
+    _kept(
+        "groups that are not listed are not examined",
+        "front_race.cuh",
+        "close != 0)) look(first, close);",
+        "close != 0)) return;",
+        "p_alone",
+    ),
     _kept("no more than a list's room of tokens is noted", "front.cuh", "shared_.count > kFrontRoom", "false", "overflows"),
     _kept("a chunk has three groups", "front_race.cuh", "is ? 1u << i : 0", "is && i < 3 ? 1u << i : 0", "proven"),
     _kept(

@@ -51,6 +51,27 @@ def test_every_token_is_proven_whatever_the_split(dtype):
                 assert torch.equal(run(x, **given).token, first)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_every_token_of_rows_with_p_alone_is_proven(dtype, ctas):
+    """16-bit rows list no groups; the most likely tokens come last, so that groups of all chunks may be on the front."""
+    x = rows(dtype).sort(dim=-1).values
+    given = {"top_p": BOTH["top_p"], "temperature": [1.0, 0.7, 1.3, 1.0, 0.0, 2.0], "seed": list(range(6))}
+    with split_as(ctas, 0):
+        token = run(x, **given).token
+    assert len(set(token.tolist())) > 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_tokens_of_p_alone_are_before_a_place_by_their_ids(dtype):
+    """Half of the tokens are equal, so a share keeps the first of them."""
+    x = normal(9, 1, 9000) - 12
+    x[0, ::2] = 1.0
+    shares = [i / 16 for i in range(1, 17)]
+    token = run(x.to(dtype), rows=16, indices=[0] * 16, seed=list(range(16)), top_p=shares).token
+    assert all(int(t) <= 9000 * share + 2 for t, share in zip(token, shares, strict=True))
+
+
 def test_rows_of_any_alignment_are_proven():
     wide = torch.cat((normal(4, 1, 9000), 3 * normal(5, 2, 9000)))
     for begin, vocab in ((1, 8191), (3, 17), (0, 8196), (2, 1)):
