@@ -128,6 +128,9 @@ class LayerFields(MoeOp[FusedMoeArgs], Stepwise[FusedMoeArgs]):
                     raise contradiction(field, f"{default} without ups (gated=False)", getattr(self, field))
         if self.bias_dtype is not None and not self.bias:
             raise contradiction("bias_dtype", "null without bias", self.bias_dtype)
+        for field in ("width", "shared_width"):
+            if self.columns * getattr(self, field) > INT32_MAX:
+                raise contradiction(field, f"at most {INT32_MAX // 2} with gates, whose `up` has 2 rows", getattr(self, field))
         return self
 
     @property

@@ -152,3 +152,12 @@ def test_an_id_out_of_range_is_refused_at_levels_that_check_indices_and_otherwis
         else:
             torch.testing.assert_close(ran(d, args).out.double(), by_hand(d, args), rtol=2e-6, atol=2e-6)
     forget_selections()
+
+
+@pytest.mark.parametrize("field", ["width", "shared_width"])
+def test_two_gates_and_ups_of_an_element_fit_in_an_int32(field):
+    fields = {"total_num_rows": 3, "experts": 3, "top_k": 2, "hidden": 16, "width": 8, "dtype": "f32"}
+    assert FusedMoeDescriptor(**fields | {field: 2**30 - 1}).steps()
+    assert FusedMoeDescriptor(**fields | {field: 2**31 - 1, "gated": False}).steps()
+    with pytest.raises(DescriptorError, match=f"{field} expected at most 1073741823 with gates"):
+        FusedMoeDescriptor(**fields | {field: 2**30})
