@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from opfacade.errors import SettingError
 
@@ -193,6 +193,22 @@ def log_dest() -> str:
     """OPFACADE_LOG_DEST: stderr, stdout, or a file name, where %p is the process id; lines for a full FIFO are dropped.
     Default: stderr."""
     return os.environ.get("OPFACADE_LOG_DEST") or "stderr"
+
+
+class PlanSettings(NamedTuple):
+    """The variables that each new plan reads."""
+
+    validate: str
+    crosscheck: float
+
+
+PLAIN = PlanSettings("metadata", 0.0)  # without these variables
+
+
+def of_plan() -> PlanSettings:
+    """`validate` and `crosscheck`."""
+    plain = _SET is not None and _encoded("OPFACADE_VALIDATE") not in _SET and _encoded("OPFACADE_CROSSCHECK") not in _SET
+    return PLAIN if plain else PlanSettings(validate(), crosscheck())
 
 
 def _given(name: str) -> str | None:

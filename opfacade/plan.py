@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from opfacade import env, telemetry, validation
 from opfacade.base import capture, notices
 from opfacade.base.fork_lock import ForkLock
-from opfacade.core import build_errors, opaque, plan_handles, written
+from opfacade.core import build_errors, opaque, written
 from opfacade.core.call_issues import call_issues
 from opfacade.core.candidate import NO_FAST_PATHS, Candidate, Launcher, fast_paths_of, unchecked
 from opfacade.core.checks import require_memory
 from opfacade.core.construction import filler, immutable, not_called
-from opfacade.core.descriptor import Args, ArgsT, Descriptor
+from opfacade.core.descriptor import Args, ArgsT, Descriptor, operands_of
 from opfacade.core.guarantee import PrecisionGuarantee
 from opfacade.core.launch_errors import BegunError, device_error
 from opfacade.core.operands import TensorSpec, bytes_of
@@ -24,6 +25,7 @@ from opfacade.core.verdict import SOUND, Verdict
 from opfacade.errors import FallbackWarning, Issue, WorkspaceError, from_issues
 from opfacade.observe import crosscheck, instruments
 from opfacade.select.explanation import answer
+from opfacade.select.plan_series import PlanSeries, series_of
 from opfacade.select.selection import Option, choose, count_refusals, fallback
 from opfacade.validation import capture_and_fork as moment
 
@@ -37,9 +39,10 @@ _MAX_CACHED = 4096
 
 PlanT = TypeVar("PlanT", bound="Plan[Any]")
 _FACTS = (
-    "descriptor", "handle", "preference", "target", "sku", "workspace_size", "_admitted", "_crosscheck",
-    "_guard", "_candidate", "_operands", "_count", "_count_select", "_replay", "_fast", "_launch", "_lock", "_wrote",
+    "descriptor", "handle", "workspace_size", "_operands", "_guard", *PlanSeries.NAMES, "_replay", "_fast", "_launch", "_lock",
+    "_wrote",
 )  # fmt: skip
+_UNLOADED = (*NO_FAST_PATHS, None, None, written.nothing)
 _selected: dict[Any, Plan[Any]] = {}
 _selecting = ForkLock()
 
@@ -51,13 +54,13 @@ def forget_selections() -> None:
 
 
 def _remember(key: object, plan: Plan[Any]) -> None:
-    with _selecting:
-        try:
-            _selected[key] = plan
-        except TypeError:  # an unhashable value bypassed validation and is checked each time
-            return
-        if len(_selected) > _MAX_CACHED:
-            _selected.pop(next(iter(_selected)))
+    try:
+        _selected[key] = plan  # one atomic statement
+    except TypeError:  # an unhashable value bypassed validation and is checked each time
+        return
+    if len(_selected) > _MAX_CACHED:
+        with _selecting, suppress(RuntimeError, StopIteration):  # another thread changed the mapping: it is cut later
+            _selected.pop(next(iter(_selected)), None)
 
 
 @opaque.methods("select", "can_implement", "compile", "run")
@@ -133,14 +136,15 @@ class Plan(Generic[ArgsT]):
 
     @classmethod
     def _select(cls: type[PlanT], descriptor: Descriptor[Any], prefer: Preference | None, target: Target) -> PlanT:
-        found = answer(cls.__name__, descriptor, prefer, target, args_type=cls._args_type, every=False)
-        checked, preference = found.descriptor, found.preference
-        count_refusals(checked.op, found.options)
-        option = choose(checked, target, found.options)
+        checked, preference, _, options = answer(cls.__name__, descriptor, prefer, target, None, cls._args_type, False)
+        option = options[0]
+        if option.reasons:
+            count_refusals(checked.op, options)
+            option = choose(checked, target, options)
         if option.candidate.backend == "reference" and not target.is_cpu and not preference.names_reference:
             assert option.sku is not None
             telemetry.count_fallback(option.sku)
-            notices.warn(fallback(checked, target, found.options), FallbackWarning, 3)
+            notices.warn(fallback(checked, target, options), FallbackWarning, 3)
         return cls._make(checked, preference, target, option)
 
     @classmethod
@@ -148,12 +152,13 @@ class Plan(Generic[ArgsT]):
         assert option.sku is not None
         assert option.workspace_size is not None
         plan = object.__new__(cls)
-        stats, level = telemetry.stats(option.sku.id), validation.level()
-        handle = plan_handles.give(plan, descriptor, preference, target, option.sku.id)
-        guard = validation.guard(level, descriptor, option.sku, preference.jit == "build")
-        given = (descriptor, handle, preference, target, option.sku, option.workspace_size, level == "off", env.crosscheck())
-        counts = (guard, option.candidate, option.candidate.operands(descriptor), stats.runs.add, stats.selects.add)
-        _fill(plan, (*given, *counts, *NO_FAST_PATHS, None, None, written.nothing))
+        opaque.apply()
+        candidate, settings = option.candidate, env.of_plan()
+        series = series_of(preference, target, option.sku, candidate, settings)
+        guard = validation.guard(settings.validate, descriptor, option.sku, preference.jit == "build")
+        operands = operands_of(descriptor) if candidate.needs is None else candidate.operands(descriptor)
+        handle = series.handles.give(plan, descriptor)
+        _fill(plan, (descriptor, handle, option.workspace_size, operands, guard, *series.facts, *_UNLOADED))
         return plan
 
     @property

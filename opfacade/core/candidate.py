@@ -19,6 +19,8 @@ Operands = Mapping[str, TensorSpec]
 COMPILER_TOO_OLD = "OPF-S018"  # code of a reason caused by this machine's compiler, not by the descriptor or target
 Launcher = Callable[[Any, Any], None]  # (args, workspace or None) -> None
 
+Offer = tuple["tuple[Reason, ...]", "KernelSku | None", "int | None"]  # reasons; SKU and workspace if there are none
+
 WORKSPACE_ALIGNMENT = 256
 
 
@@ -73,6 +75,8 @@ class Candidate:
     size_free: whether refusals, SKU and workspace are the same for all problems of one specialization key.
     by_rows: (problem, target) -> a function of the number of rows: of problems that differ in their rows alone, those with
     equal results have the same refusals, SKU and workspace; None if rows determine more.
+    sized: (problem, target) -> a function of any problem with the same `refused_alike`, which has computed all that no size
+    changes; None if there is none for this problem.
     """
 
     backend: str
@@ -91,6 +95,7 @@ class Candidate:
     synchronises: bool = False
     size_free: bool = False
     by_rows: Callable[[Any, Target], Callable[[int], Hashable] | None] | None = None
+    sized: Callable[[Any, Target], Callable[[Any], Offer] | None] | None = None
 
     @property
     def compiles(self) -> bool:
@@ -162,6 +167,7 @@ def with_config(
         config=config,
         size_free=False,
         by_rows=None,
+        sized=None,
     )
 
 

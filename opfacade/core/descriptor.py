@@ -62,12 +62,13 @@ ArgsT = TypeVar("ArgsT", bound=Args)
 
 class SpecializationKey:
     """Specialization key: shared by all descriptors that differ only in sizes. example: the first descriptor with this key.
-    text, more_of: see plan_handles."""
+    text, more_of, split: see plan_handles."""
 
-    __slots__ = ("example", "more_of", "text")
+    __slots__ = ("example", "more_of", "split", "text")
 
     def __init__(self, example: Descriptor[Any]) -> None:
         self.example = example
+        self.split: Any = None
         self.text: str | None = None
         self.more_of: Callable[[dict[str, Any]], tuple[Any, ...]] | None = None
 
@@ -88,7 +89,7 @@ class Descriptor(Written, Generic[ArgsT]):
     """
 
     __slots__ = ("_operands", "_specialization")
-    _specialization: ClassVar[SpecializationKey]
+    _specialization: ClassVar[SpecializationKey | None]  # None: not computed yet
     _operands: ClassVar[Mapping[str, TensorSpec]]
 
     op: str
@@ -164,8 +165,10 @@ class Descriptor(Written, Generic[ArgsT]):
         """Specialization key: shared by all descriptors that differ only in sizes."""
         try:
             # bypasses pydantic's __getattr__, which is slow for missing names
-            found: SpecializationKey = object.__getattribute__(self, "_specialization")
-        except AttributeError:  # not computed yet: slots are not fields, and copies do not have them
+            found: SpecializationKey | None = object.__getattribute__(self, "_specialization")
+        except AttributeError:  # slots are not fields, and copies do not have them
+            found = None
+        if found is None:
             found = _kind_of(self)
             object.__setattr__(self, "_specialization", found)
         return found
@@ -178,6 +181,7 @@ class Descriptor(Written, Generic[ArgsT]):
     @model_validator(mode="after")
     def _addressable(self) -> Any:
         object.__setattr__(self, "_operands", _operands_of(self))
+        object.__setattr__(self, "_specialization", None)
         return self
 
     @model_serializer(mode="wrap")
@@ -233,10 +237,10 @@ def cached_by_specialization(
 
     def of(descriptor: DescriptorT, *args: object) -> _T:
         try:
-            kind: SpecializationKey = object.__getattribute__(descriptor, "_specialization")
+            kind: SpecializationKey | None = object.__getattribute__(descriptor, "_specialization")
         except AttributeError:
-            kind = descriptor.specialization
-        return of_kind(kind, *args)
+            kind = None
+        return of_kind(kind or descriptor.specialization, *args)
 
     _forget.append(of_kind.cache_clear)
     return cast("Callable[Concatenate[DescriptorT, _P], _T]", wraps(function)(of))

@@ -204,8 +204,8 @@ class Model(_Base):
     def without_sizes(self) -> tuple[object, ...]:
         """Field values without the dynamic sizes, recursively; equal values mean the same specialization."""
         values = _getter_without_sizes(type(self))(self.__dict__)
-        others = {*map(type, values)} - ATOMS
-        if not others or not any(map(_is_sized, others)):
+        kinds = {*map(type, values)}
+        if ATOMS.issuperset(kinds) or not any(map(_is_sized, kinds - ATOMS)):
             return values
         return tuple([value if type(value) in ATOMS else _without_sizes(value) for value in values])
 

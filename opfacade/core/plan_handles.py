@@ -1,6 +1,6 @@
 """Integer handles of plans, for interfaces that accept only numbers: an argument of torch.ops, or a field in another language.
 
-A handle is a digest of the plan's descriptor, preference, target and SKU. So it is the same in every process, and a graph
+A handle follows from the plan's descriptor, preference, target and SKU, as a digest does. So it is the same in every process, and a graph
 exported with it never runs another plan. A handle does not keep its plan alive.
 """
 
@@ -14,17 +14,19 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from opfacade.core import opaque
 from opfacade.core.answer_cache import AnswerCache
 from opfacade.core.descriptor import Descriptor
 from opfacade.core.model import Model
-from opfacade.core.preference import DEFAULT, Preference
+from opfacade.core.preference import Preference
 from opfacade.core.target import Target
 from opfacade.errors import PlanStateError
 
 _LEAST = 2  # torch.compile specializes graphs on 0 and on 1
 _MOST = 2**62  # torch's SymInts are i64
 _SHOWN = 5
+_MOST_SIZES = 16
+_MOST_TEMPLATES = 256
+_INTS = frozenset({int})
 _NUMBERS = frozenset({int, float})
 _WRITTEN = _NUMBERS | {tuple, type(None)}  # types of size fields: a number, a shape, or a bound that is None
 
@@ -40,35 +42,68 @@ _plans: dict[int, tuple[_Weak, ...]] = {}  # equal plans have the same handle
 _texts: AnswerCache[str] = AnswerCache()
 
 
-def give(plan: object, descriptor: Descriptor[Any], preference: Preference, target: Target, sku_id: str) -> int:
-    """The handle of a new plan with these facts."""
-    opaque.apply()
-    request = _default_request(target) if preference is DEFAULT else _request(preference, target)
-    facts = f"{text_of(descriptor)}\n{request}\n{sku_id}"
-    handle = int.from_bytes(hashlib.sha256(facts.encode()).digest()[:8]) % (_MOST - _LEAST) + _LEAST
-    add(handle, plan)
-    return handle
+class Handles:
+    """The handles of plans with one preference, target and SKU."""
+
+    __slots__ = ("_factors", "_facts")
+
+    def __init__(self, preference: Preference, target: Target, sku_id: str) -> None:
+        self._facts = f"{preference.canonical_json()}\n{target}\n{sku_id}"
+        self._factors: dict[str, tuple[int, ...]] = {}  # by the template of the descriptor's text
+
+    def give(self, plan: object, descriptor: Descriptor[Any]) -> int:
+        """The handle of a new plan."""
+        template, sizes = text_of(descriptor)
+        factors = self._factors.get(template)
+        if factors is None:
+            if len(self._factors) >= _MOST_TEMPLATES:
+                self._factors.clear()
+            factors = self._factors[template] = _factors(f"{template}\n{self._facts}")
+        numbers = sizes if _INTS.issuperset(map(type, sizes)) else _numbers(sizes)
+        if len(numbers) >= len(factors):
+            numbers, factors = (), _factors(f"{template % sizes}\n{self._facts}")
+        total: int = factors[-1] + sum(map(operator.mul, numbers, factors))
+        handle = total % (_MOST - _LEAST) + _LEAST
+        add(handle, plan)
+        return handle
 
 
-def text_of(descriptor: Descriptor[Any]) -> str:
-    """The canonical JSON of a descriptor, with spaces in its shape. For a new size, only the size fields are formatted
-    again."""
-    fields, split = descriptor.__dict__, _split_fields(type(descriptor))
+def _numbers(sizes: tuple[object, ...]) -> tuple[int, ...]:
+    """The sizes of `text_of` as numbers, different ones for different sizes: a shape follows its length, and a bound that is
+    None is -1."""
+    found: list[int] = []
+    for size in sizes:
+        found += [len(size), *size] if isinstance(size, list) else [size if isinstance(size, int) else -1]
+    return tuple(found)
+
+
+def _factors(facts: str) -> tuple[int, ...]:
+    """Numbers of 64 bits that follow from everything but sizes: a factor for each size, and a summand. So plans that differ in
+    anything have different handles, except with a probability of about 2^-62, as with a digest."""
+    digest = hashlib.shake_256(facts.encode()).digest(8 * _MOST_SIZES)
+    return tuple([int.from_bytes(digest[at : at + 8], "big") for at in range(0, len(digest), 8)])
+
+
+def text_of(descriptor: Descriptor[Any]) -> tuple[str, tuple[object, ...]]:
+    """The canonical JSON of a descriptor, with spaces in its shape: a template, which is cached, and the sizes in it."""
+    fields, same = descriptor.__dict__, descriptor.specialization
+    split = same.split
+    if split is None:
+        split = same.split = _split_fields(type(descriptor))
     sizes = split.sizes_of(fields)
     if not _NUMBERS.issuperset(map(type, sizes)):
         if not _WRITTEN.issuperset(map(type, sizes)):
-            return descriptor.canonical_json()
+            return descriptor.canonical_json().replace("%", "%%"), ()
         sizes = tuple(["null" if size is None else list(size) if type(size) is tuple else size for size in sizes])
     if split.others_of is not None:
         key: Hashable = type(descriptor), split.others_of(fields)
     else:
-        same = descriptor.specialization
         if same.text is not None:
-            return same.text % sizes
+            return same.text, sizes
         if same.more_of is None:
             same.more_of = _more_of(descriptor, split.names)
         key = same, same.more_of(fields)
-    return _texts.get(key, lambda: _template(descriptor, split.names)) % sizes
+    return _texts.get(key, lambda: _template(descriptor, split.names)), sizes
 
 
 Values = Callable[[dict[str, Any]], tuple[Any, ...]]
@@ -130,17 +165,6 @@ def _forget(dead: _Weak) -> None:
         _plans[dead.handle] = left
     else:
         _plans.pop(dead.handle, None)
-
-
-@lru_cache(maxsize=64)
-def _default_request(target: Target) -> str:
-    """A lookup that does not hash the preference, which would dominate its time."""
-    return _request(DEFAULT, target)
-
-
-@lru_cache(maxsize=64)
-def _request(preference: Preference, target: Target) -> str:
-    return f"{preference.canonical_json()}\n{target}"
 
 
 def plan_of(handle: int) -> Any:

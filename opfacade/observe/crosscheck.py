@@ -84,8 +84,8 @@ def wrap(launch: Launcher, rate: float, of: tuple[Descriptor[Any], KernelSku, Ta
 
 def _reference(plan: Checked) -> Callable[[Args], None]:
     """Runs the reference of the same problem, without a cross-check, in a workspace of its own if it needs one."""
-    found = explanation.answer("crosscheck", plan.descriptor, Preference(backend="reference"), plan.target)
-    option = selection.choose(plan.descriptor, plan.target, found.options)
+    *_, options = explanation.answer("crosscheck", plan.descriptor, Preference(backend="reference"), plan.target)
+    option = selection.choose(plan.descriptor, plan.target, options)
     assert option.sku is not None
     launch, size = option.candidate.launcher(plan.descriptor, plan.target, option.sku, False), option.workspace_size or 0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from opfacade.core.descriptor import Args, Descriptor
 from opfacade.core.preference import DEFAULT, Preference
-from opfacade.core.target import Target
+from opfacade.core.target import NEWEST_TUNED, Target
 from opfacade.select import target_notes
 from opfacade.select.first_fit import survey_to_chosen
 from opfacade.select.in_force import in_force
@@ -83,15 +83,6 @@ class Explanation:
         return json.dumps(self.as_dict(), indent=2)
 
 
-class Answer(NamedTuple):
-    """The validated descriptor and preference, and the options."""
-
-    descriptor: Descriptor[Any]
-    preference: Preference
-    target: Target
-    options: tuple[Option, ...]
-
-
 def answer(
     name: str,
     descriptor: Descriptor[Any],
@@ -100,7 +91,7 @@ def answer(
     pins: Pins | None = None,
     args_type: type[Args] | None = None,
     every: bool = True,
-) -> Answer:
+) -> tuple[Descriptor[Any], Preference, Target, tuple[Option, ...]]:
     """The chosen option and the refusals with their reasons: shared by `select` and `explain`.
 
     pins: None: the pins of the process. args_type: that of a named plan, which accepts no other descriptor. every: also surveys
@@ -109,12 +100,14 @@ def answer(
     require_right_kinds(name, descriptor, prefer, target, args_type)
     checked = descriptor.revalidated()
     preference = DEFAULT if prefer is None else prefer.revalidated()
-    require_known_names(checked.op, preference)
+    if preference.forbid:
+        require_known_names(checked.op, preference)
     given = in_force(checked, preference, target) if pins is None else pins
     ask = survey if every else survey_to_chosen
     options = ask(checked, preference, target, given)
-    target_notes.warn(checked.op, target, options)
-    return Answer(checked, preference, target, options)
+    if options[0].reasons or target.sm_version > NEWEST_TUNED:
+        target_notes.warn(checked.op, target, options)
+    return checked, preference, target, options
 
 
 def explain(

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opfacade import env
-
 if TYPE_CHECKING:
     from opfacade.core.candidate import Launcher
     from opfacade.core.descriptor import Descriptor
@@ -23,11 +21,6 @@ class Guard(Protocol):
 
     def check(self) -> None:
         """Raises the findings since the last call."""
-
-
-def level() -> str:
-    """The level in OPFACADE_VALIDATE."""
-    return env.validate()
 
 
 def guard(level: str, descriptor: Descriptor[Any], sku: KernelSku, allow_build: bool) -> Guard | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.attention import facts as facts_of
 from opfacade.core.any_size import at_any_size
-from opfacade.core.candidate import Candidate, Launcher, Reason
+from opfacade.core.candidate import Candidate, Launcher, Offer, Reason
 from opfacade.core.descriptor import cached_by_specialization, memoize_last
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
@@ -47,14 +47,19 @@ def split_of(descriptor: BatchMlaDecodeDescriptor) -> tuple[str, int]:
 @memoize_last
 def grid_of(descriptor: BatchMlaDecodeDescriptor, target: Target) -> tuple[int, int]:
     """(units, slots per head block), valid for any lengths. A unit is one CTA per head block."""
-    mode, chunk = split_of(descriptor)
+    return _grid(descriptor, split_of(descriptor), target.sm_count // head_blocks(descriptor))
+
+
+def _grid(descriptor: BatchMlaDecodeDescriptor, split: tuple[str, int], most: int) -> tuple[int, int]:
+    """split: that of the descriptor. most: units that run concurrently."""
+    mode, chunk = split
     if mode == "off":
         return descriptor.batch_size, 0
     if mode == "fixed":
         units = facts_of.chunks_bound(descriptor, chunk)
         return units, units
     tiles = descriptor.kv_token_bound // _SHARE + descriptor.batch_size
-    units = max(1, min(tiles, target.sm_count // head_blocks(descriptor)))
+    units = max(1, min(tiles, most))
     return units, 2 * units
 
 
@@ -118,10 +123,27 @@ def sku(descriptor: BatchMlaDecodeDescriptor, target: Target) -> KernelSku:
 def workspace(descriptor: BatchMlaDecodeDescriptor, target: Target) -> int:
     """Bytes: partial o and lse of every slot in f32, and one SplitRequest per unit."""
     units, slots = grid_of(descriptor, target)
-    if slots == 0:
-        return 0
-    rows = min(unit_rows(descriptor), ROWS) * head_blocks(descriptor)
-    return slots * rows * 4 * (LATENT + 1) + units * _SPLIT_RUN_BYTES
+    return _slot_bytes(descriptor) * slots + units * _SPLIT_RUN_BYTES if slots else 0
+
+
+def _slot_bytes(descriptor: BatchMlaDecodeDescriptor) -> int:
+    return min(unit_rows(descriptor), ROWS) * head_blocks(descriptor) * 4 * (LATENT + 1)
+
+
+def sized(problem: BatchMlaDecodeDescriptor, target: Target) -> Callable[[BatchMlaDecodeDescriptor], Offer] | None:
+    """The grid by the bounds, with its workspace."""
+    if _unfit(problem, target) or any(support.shared_memory_reason(shared_memory(), target)):
+        return None
+    split, blocks, identity, slot = split_of(problem), head_blocks(problem), sku(problem, target), _slot_bytes(problem)
+    most = target.sm_count // blocks
+
+    def answer(one: BatchMlaDecodeDescriptor) -> Offer:
+        units, slots = _grid(one, split, most)
+        if max(units, slots) * blocks > _MOST_UNITS:
+            return tuple(_excess(one, target)), None, None
+        return (), identity, slot * slots + units * _SPLIT_RUN_BYTES if slots else 0
+
+    return answer
 
 
 def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:
@@ -132,5 +154,7 @@ def launcher(descriptor: BatchMlaDecodeDescriptor, target: Target, identity: Ker
     return support.launcher(jit_spec(descriptor, target), descriptor, identity, allow_build, mode != "off", scalars)
 
 
-_DEFAULT = Candidate("cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec)
+_DEFAULT = Candidate(
+    "cuda", "latent_tiles", BatchMlaDecodeDescriptor, declines, sku, workspace, launcher, jit_spec, sized=sized
+)
 CANDIDATES = (_DEFAULT, *facts_of.split_configs(_DEFAULT))

@@ -37,7 +37,8 @@ def _release_of(program: Path) -> tuple[int, int] | None:
 def reasons() -> tuple[Reason, ...]:
     """Reasons against kernels with asynchronous products; none without a usable compiler, because a bundle may hold the
     kernel."""
-    return () if env.jit_disabled() else _reasons_against(release())
+    found = _reasons_against(release())
+    return () if not found or env.jit_disabled() else found
 
 
 @lru_cache(maxsize=4)

@@ -61,6 +61,20 @@ class Kept(NamedTuple):
     made: dict[tuple[Hashable, ...], Answer]
 
 
+def shared_answer(problem: Stepwise[Any], backend: str, target: Target) -> Callable[[int], tuple[Answer, int] | None]:
+    """For problems that differ in rows alone, a function of their number: the answer without the tensors between steps, and the
+    workspace with them; None if such a problem makes its own steps."""
+    growing = growing_of(problem)
+    if growing is None:
+        return lambda rows: None
+    kept, most = _kept(growing, backend, target), growing.most
+
+    def at(rows: int) -> tuple[Answer, int] | None:
+        return _at(growing, kept, rows, backend, target) if 1 <= rows <= most else None
+
+    return at
+
+
 @memoize_last
 def chosen(problem: Stepwise[Any], backend: str, target: Target) -> Answer:
     growing = growing_of(problem)
@@ -68,11 +82,15 @@ def chosen(problem: Stepwise[Any], backend: str, target: Target) -> Answer:
         steps = problem.steps()
         found = [_choice(step.name, step.problem, backend, target) for step in steps]
         return answer_of(found, places(operands_of(problem), steps)[1])
-    rows, kept = growing.rows_of(problem), _kept(growing, backend, target)
+    known, workspace = _at(growing, _kept(growing, backend, target), growing.rows_of(problem), backend, target)
+    return known._replace(workspace=workspace)
+
+
+def _at(growing: Growing, kept: Kept, rows: int, backend: str, target: Target) -> tuple[Answer, int]:
     said = tuple([None if one.by_rows is None else one.by_rows(one.factor * rows) for one in kept.others])
     known = kept.made.get(said) or _made(growing, kept, said, rows, backend, target)
     between = growing.bytes_at(rows)
-    return Answer(known[0], known[1], known[2], between + -between % WORKSPACE_ALIGNMENT + known[3])
+    return known, between + -between % WORKSPACE_ALIGNMENT + known.workspace
 
 
 def _made(growing: Growing, kept: Kept, said: tuple[Hashable, ...], rows: int, backend: str, target: Target) -> Answer:

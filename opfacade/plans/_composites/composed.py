@@ -12,14 +12,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opfacade.core.answer_cache import cached_by
-from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Reason
+from opfacade.core.candidate import WORKSPACE_ALIGNMENT, Candidate, Launcher, Offer, Reason
 from opfacade.core.descriptor import Args, Descriptor, cached_by_specialization, operands_of
 from opfacade.core.dtypes import ITEMSIZE, torch_dtype
 from opfacade.core.guarantee import EXACT, ErrorModel, PrecisionGuarantee
 from opfacade.core.sku import KernelSku
 from opfacade.core.target import Target
-from opfacade.plans._composites.choices import Choice, chosen
+from opfacade.plans._composites.choices import Choice, chosen, shared_answer
 from opfacade.plans._composites.growing import Stepwise, steps_of
+from opfacade.plans._composites.rows_alone import bounded, by_other_sizes, offer
 from opfacade.plans._composites.steps import Last, Place, Step, places
 
 if TYPE_CHECKING:
@@ -94,9 +95,28 @@ def composed(
         found = (part.candidate.jit_specs(part.step.problem, target) for part in parts_of(problem, backend, target))
         return tuple(dict.fromkeys(spec for of_part in found for spec in of_part))
 
+    def sized(problem: Stepwise[Any], target: Target) -> Callable[[Stepwise[Any]], Offer] | None:
+        """The SKU of earlier problems with the same kernels."""
+        grows = problem.grows
+        if not grows:
+            return None
+        answer_of = by_other_sizes(descriptor, grows, lambda one: shared_answer(one, backend, target))
+        skus: dict[object, KernelSku] = {}
+
+        def found(one: Stepwise[Any]) -> Offer:
+            answer = answer_of(one)(one.__dict__[grows])
+            if answer is None or answer[0].reasons:
+                return offer(made, one, target)
+            ids = answer[0].ids
+            if ids not in skus:
+                bounded(skus, ids, made.sku(one, target))
+            return (), skus[ids], answer[1]
+
+        return found
+
     slow = backend == "reference"
     compiled = None if slow else specs
-    return Candidate(
+    made = Candidate(
         backend,
         impl,
         descriptor,
@@ -107,7 +127,9 @@ def composed(
         parts=compiled,
         allocates=slow,
         synchronises=slow,
+        sized=sized,
     )
+    return made
 
 
 def parts_of(problem: Stepwise[Any], backend: str, target: Target) -> tuple[Part, ...]:

@@ -52,8 +52,7 @@ class Growing:
 
     def bytes_at(self, rows: int) -> int:
         """The size of all tensors between steps."""
-        sizes = [fixed + each * rows for fixed, each in self.bytes]
-        return fitted([size + -size % ALIGNMENT for size in sizes], self.together)[1]
+        return fitted([(size := fixed + each * rows) + -size % ALIGNMENT for fixed, each in self.bytes], self.together)[1]
 
 
 def resized(descriptor: DescriptorT, sizes: Mapping[str, int]) -> DescriptorT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opfacade.backends.cuda.attention import decode, prefill
+from opfacade.backends.cuda.attention import decode, prefill, sized
 from opfacade.backends.cuda.attention import facts as facts_of
 from opfacade.backends.cuda.attention import prefill_pieces as pieces
 from opfacade.backends.cuda.attention import prefill_sm90 as wgmma
@@ -27,6 +27,7 @@ _DEFAULTS = (
             prefill.workspace,
             wgmma.launcher,
             wgmma.jit_spec,
+            sized=sized.of_whole_tiles,
         )
         for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
     ),
@@ -66,14 +67,18 @@ _DEFAULTS = (
         decode.workspace,
         decode.launcher,
         decode.jit_spec,
+        sized=sized.of_decode,
     ),
 )
 
 
 # Tried first. If they decline because no workspace is allowed or a guarantee is required, candidates of whole tiles serve.
 _PIECES = tuple(
-    Candidate("cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, needs=needs)
-    for impl, cut, needs in (("wgmma_tile", pieces.WGMMA, None), ("wgmma_fp8_tile", pieces.FP8, fp8.needs))
+    Candidate("cuda", impl, kind, cut.declines, cut.sku, cut.workspace, cut.launcher, cut.jit_spec, needs=needs, sized=answer)
+    for impl, cut, needs, answer in (
+        ("wgmma_tile", pieces.WGMMA, None, sized.of_pieces),
+        ("wgmma_fp8_tile", pieces.FP8, fp8.needs, None),
+    )
     for kind in (BatchPagedPrefillDescriptor, BatchRaggedPrefillDescriptor)
 )
 _SPLIT_CONFIGS = (variant for base in _DEFAULTS for variant in facts_of.split_configs(base))

@@ -79,7 +79,7 @@ def rules_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Dec
 def is_short(descriptor: BatchPagedDecodeDescriptor, target: Target) -> bool:
     """True if each request's heads run on clusters: the bounds promise a small batch of short contexts, where latency
     dominates."""
-    return _split(descriptor, DEFAULT, rules_of(descriptor, target, DEFAULT)).mode == "cluster"
+    return _split(descriptor, DEFAULT, rules_of(descriptor, target, DEFAULT), descriptor.kv_token_bound).mode == "cluster"
 
 
 class Split(NamedTuple):
@@ -89,6 +89,9 @@ class Split(NamedTuple):
     chunk: int = 0
     cluster: int = 1
     clusters: int = 1
+
+
+_BY_LENGTHS = {mode: Split(mode) for mode in ("pieces", "auto")}  # splits whose parts depend on the lengths on the device
 
 
 def _several_clusters(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules, tokens: int) -> Split | None:
@@ -113,13 +116,13 @@ def clusterable_sms(sms: int, cluster: int) -> int:
 
 def split_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> tuple[str, int]:
     """(mode, chunk in tokens)."""
-    return _split(descriptor, config, rules_of(descriptor, target, config))[:2]
+    return _split(descriptor, config, rules_of(descriptor, target, config), descriptor.kv_token_bound)[:2]
 
 
-def _split(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules) -> Split:
+def _split(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules, tokens: int) -> Split:
+    """tokens: the bound of all requests."""
     if rules.requested_split is not None:
         return Split(*rules.requested_split)
-    tokens = descriptor.kv_token_bound
     if (shared := _several_clusters(descriptor, config, rules, tokens)) is not None:
         return shared
     if config.cluster > 1 and descriptor.batch_size * rules.heads <= rules.short_units and tokens <= _SHORT_TOKENS:
@@ -130,7 +133,7 @@ def _split(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: 
         if rules.concurrent_ctas
         else None
     )
-    return simple or Split(config.auto or ("pieces" if descriptor.batch_size <= _MAX_SCANNED_REQUESTS else "auto"))
+    return simple or _BY_LENGTHS[config.auto or ("pieces" if descriptor.batch_size <= _MAX_SCANNED_REQUESTS else "auto")]
 
 
 def _partition_by_bounds(tokens: int, batch: int, heads: int, dim: int, window: int, slots: int) -> Split | None:
@@ -168,8 +171,12 @@ class DecodePartition(NamedTuple):
 @memoize_last
 def partition_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> DecodePartition:
     """Valid for any lengths within the bounds."""
-    rules = rules_of(descriptor, target, config)
-    split = _split(descriptor, config, rules)
+    return partition_at(descriptor, config, rules_of(descriptor, target, config), descriptor.kv_token_bound)
+
+
+def partition_at(descriptor: BatchPagedDecodeDescriptor, config: DecodeConfig, rules: Rules, tokens: int) -> DecodePartition:
+    """tokens: the bound of all requests."""
+    split = _split(descriptor, config, rules, tokens)
     least = descriptor.batch_size * rules.heads
     if split.mode == "cluster":
         return _cluster_partition(descriptor, split, least, rules.cluster)
@@ -178,8 +185,8 @@ def partition_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config:
     if split.mode == "fixed":
         items = rules.heads * facts_of.chunks_bound(descriptor, split.chunk)
         return DecodePartition(split, items, items, items, rules.single_cta)
-    tiles = rules.heads * (descriptor.kv_token_bound // _TILE_TOKENS) + least
-    resident = min(tiles, target.sm_count * rules.single_cta.resident)
+    tiles = rules.heads * (tokens // _TILE_TOKENS) + least
+    resident = min(tiles, rules.sms * rules.single_cta.resident)
     if split.mode == "pieces":
         # decode/schedule/cut.cuh creates at most 1.4 * resident more splits than units, and at most 2.8 * resident splits
         # precede the last split with a slot.
@@ -202,15 +209,15 @@ def grid_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Deco
 
 
 @cached_by_specialization
-def _declines_of_kind(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
+def unfit(descriptor: BatchPagedDecodeDescriptor, target: Target) -> tuple[Reason, ...]:
     return tuple(facts_of.declines(descriptor, target, ("f16", "bf16", "f32", *FP8)))
 
 
 def declines(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> Sequence[Reason]:
-    return _declines_of_kind(descriptor, target) or [*_excess(descriptor, target, partition_of(descriptor, target, config))]
+    return unfit(descriptor, target) or [*excess(descriptor, target, partition_of(descriptor, target, config))]
 
 
-def _excess(descriptor: BatchPagedDecodeDescriptor, target: Target, partition: DecodePartition) -> Iterator[Reason]:
+def excess(descriptor: BatchPagedDecodeDescriptor, target: Target, partition: DecodePartition) -> Iterator[Reason]:
     yield from support.shared_memory_reason(partition.block.shared_memory, target)
     yield from support.limit_reason("OPF-S006", "work items", partition.blocks, 2**31 - 1, facts_of.SPLIT_HINT)
     if partition.split.mode == "fixed":
@@ -240,11 +247,11 @@ def jit_spec(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Dec
 
 
 def sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> KernelSku:
-    return _sku(descriptor, target, config, partition_of(descriptor, target, config).split)
+    return sku_of(descriptor, target, config, partition_of(descriptor, target, config).split)
 
 
 @cached_by_specialization
-def _sku(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, split: Split) -> KernelSku:
+def sku_of(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig, split: Split) -> KernelSku:
     block, known = _block(descriptor, target, config, split.mode), facts(descriptor, config, split)
     tile, default = block.shape.keys, _block(descriptor, Target.parse(target.arch), config, split.mode)
     if block.shape.stages != default.shape.stages:  # the binary depends on the shared memory of the target
@@ -261,7 +268,11 @@ def _block(descriptor: BatchPagedDecodeDescriptor, target: Target, config: Decod
 def workspace(descriptor: BatchPagedDecodeDescriptor, target: Target, config: DecodeConfig = DEFAULT) -> int:
     """Partial o and lse of every slot in f32, and the counters, in bytes."""
     partition = partition_of(descriptor, target, config)
-    return 4 * partition.slots * rows_of(descriptor) * (descriptor.dim + 1) + 8 * partition.counters
+    return slot_bytes(descriptor) * partition.slots + 8 * partition.counters
+
+
+def slot_bytes(descriptor: BatchPagedDecodeDescriptor) -> int:
+    return 4 * rows_of(descriptor) * (descriptor.dim + 1)
 
 
 def launcher(

@@ -37,6 +37,8 @@ _MIN_KEYS_A_SPLIT = 256
 
 Prefill = BatchPagedPrefillDescriptor | BatchRaggedPrefillDescriptor
 Split = tuple[str, int, int]  # mode, number of splits, chunk in tokens
+Units = tuple[int, int, int]  # as `units_of` returns them
+_WHOLE: Split = ("off", 1, 0)
 
 
 @memoize_last
@@ -45,19 +47,25 @@ def splits_of(descriptor: Prefill, target: Target) -> Split:
 
     "auto" splits only if there are fewer tiles than SMs; otherwise the mode is "off", which the SKU states.
     """
-    tokens = descriptor.request_token_bound
+    return split_at(descriptor, descriptor.request_token_bound, units_of(descriptor), target.sm_count)
+
+
+def split_at(descriptor: Prefill, tokens: int, units: Units, sms: int) -> Split:
+    """tokens: the bound of a request. units: those of the descriptor."""
     if descriptor.kv_split == "off":
-        return "off", 1, 0
+        return _WHOLE
     if descriptor.kv_split != "auto":
         return "fixed", max(1, -(-tokens // descriptor.kv_split)), descriptor.kv_split
-    rows, (tile_rows, group, kv_heads) = descriptor.total_num_rows, _units(descriptor)
+    rows, (tile_rows, group, kv_heads) = descriptor.total_num_rows, units
     blocks = max(1, -(-rows * group // tile_rows), min(descriptor.batch_size, rows)) * kv_heads
-    wanted = min(2 * target.sm_count // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
-    return ("auto", wanted, 0) if wanted > 1 and blocks < target.sm_count else ("off", 1, 0)
+    if blocks >= sms:
+        return _WHOLE
+    wanted = min(2 * sms // blocks, tokens // _MIN_KEYS_A_SPLIT, _MAX_AUTO_SPLITS)
+    return ("auto", wanted, 0) if wanted > 1 else _WHOLE
 
 
 @cached_by_specialization
-def _units(descriptor: Prefill) -> tuple[int, int, int]:
+def units_of(descriptor: Prefill) -> Units:
     """Rows of a tile, which the registers that hold o limit; query heads of one kv head; kv heads."""
     return TILES[descriptor.dim_vo].rows, descriptor.group_size, descriptor.kv_heads
 
@@ -127,10 +135,13 @@ def _sku(descriptor: Prefill, target: Target, mode: str) -> KernelSku:
 
 def workspace(descriptor: Prefill, target: Target) -> int:
     """Partial o and lse of every split, f32: 4 * splits * total_num_rows * num_qo_heads * (head_dim_vo + 1) bytes."""
-    mode, splits, _ = splits_of(descriptor, target)
-    if mode == "off":
+    return bytes_of(descriptor, splits_of(descriptor, target))
+
+
+def bytes_of(descriptor: Prefill, split: Split) -> int:
+    if split[0] == "off":
         return 0
-    return 4 * splits * descriptor.total_num_rows * descriptor.num_qo_heads * (descriptor.dim_vo + 1)
+    return 4 * split[1] * descriptor.total_num_rows * descriptor.num_qo_heads * (descriptor.dim_vo + 1)
 
 
 def launcher(descriptor: Prefill, target: Target, identity: KernelSku, allow_build: bool) -> Launcher:

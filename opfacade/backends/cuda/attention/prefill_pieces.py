@@ -32,8 +32,17 @@ def may_cut(descriptor: Prefill, target: Target) -> bool:
     tokens = descriptor.request_token_bound
     if descriptor.max_kv_len is None and tokens < _MIN_TOKENS_EACH * descriptor.batch_size:
         return False
+    least = _least(descriptor)
     # The bounds split few row tiles (splits_of), which is faster if these splits are short.
-    return tokens // first.splits_of(descriptor, target)[1] >= max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
+    return tokens >= least and tokens // first.splits_of(descriptor, target)[1] >= least
+
+
+def _least(descriptor: Prefill) -> int:
+    return max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
+
+
+def too_short(descriptor: Prefill) -> Reason:
+    return _too_short(descriptor.request_token_bound, _least(descriptor))
 
 
 @lru_cache(maxsize=64)
@@ -60,8 +69,7 @@ class PiecesCandidate:
         # suffice.
         if (reasons and any(reason.code != COMPILER_TOO_OLD for reason in reasons)) or may_cut(descriptor, target):
             return reasons
-        least = max(LONG, _TIMES_ROWS * descriptor.total_num_rows)
-        return [*reasons, _too_short(int(descriptor.request_token_bound), least)]
+        return [*reasons, too_short(descriptor)]
 
     def sku(self, descriptor: Prefill, target: Target) -> KernelSku:
         return self.sku_of(descriptor, target, MODE)

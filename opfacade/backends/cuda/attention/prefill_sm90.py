@@ -82,7 +82,7 @@ class _Unfit(NamedTuple):
 
 
 @cached_by_specialization
-def _unfit(descriptor: Prefill, target: Target) -> _Unfit:
+def unfit(descriptor: Prefill, target: Target) -> _Unfit:
     arch = tuple(support.choice_reason("OPF-S001", "target.arch", target.arch, (ARCH,)))
     found = first.shared_reasons(descriptor, target, head_dims(descriptor))
     shared = tuple(reason for reason in found if reason.code != "OPF-S001")  # `arch` is stricter
@@ -93,14 +93,14 @@ def _unfit(descriptor: Prefill, target: Target) -> _Unfit:
 
 
 def declines(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
-    return _own_reasons(descriptor, target) or (*_unfit(descriptor, target).too_large, *ptxas.reasons())
+    return _own_reasons(descriptor, target) or (*unfit(descriptor, target).too_large, *ptxas.reasons())
 
 
 @memoize_last
 def _own_reasons(descriptor: Prefill, target: Target) -> tuple[Reason, ...]:
-    unfit = _unfit(descriptor, target)
-    split = () if unfit.shared else first.split_reasons(descriptor, target)
-    return (*unfit.arch, *unfit.shared, *split, *unfit.own)
+    found = unfit(descriptor, target)
+    split = () if found.shared else first.split_reasons(descriptor, target)
+    return (*found.arch, *found.shared, *split, *found.own)
 
 
 def jit_spec(descriptor: Prefill, target: Target, config: PrefillConfig = DEFAULT) -> Any:

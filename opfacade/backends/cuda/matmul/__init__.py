@@ -46,11 +46,12 @@ from opfacade.backends.cuda.matmul.decoding import terms
 from opfacade.backends.cuda.matmul.kernel import ARCH, FP8, HALVES, INTEGERS, Form, Shape, candidate, lacks_of_bytes
 from opfacade.backends.cuda.matmul.source import has_factors
 from opfacade.backends.cuda.matmul.tile_choice import choice_of
-from opfacade.backends.cuda.matmul.tiles import tile_of, tiles_by_time
+from opfacade.backends.cuda.matmul.tiles import fastest, tile_of, tiles_by_time, works_of
 from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Candidate, Reason
 from opfacade.core.descriptor import memoize_last
 from opfacade.core.target import Target
+from opfacade.plans._composites.rows_alone import with_rows
 from opfacade.plans.matmul import MatmulDescriptor
 
 _TUNED = 4  # number of tiles that `tune` measures
@@ -111,7 +112,10 @@ def _by_rows(problem: MatmulDescriptor, target: Target) -> Callable[[int], Hasha
     if problem.weight_format is not None or problem.x_layout != "mk" or matmul_repack.copies_of(problem):
         return None
     found = choice_of(problem, target)
-    return lambda rows: (tile_of(found.sizes._replace(rows=rows), found.sms), ptxas.reasons())
+    if found.segments is not None:
+        return lambda rows: (tile_of(found.sizes._replace(rows=rows), found.sms), ptxas.reasons())
+    works = works_of(found.sizes, found.sms)
+    return lambda rows: (fastest(works, rows), ptxas.reasons())
 
 
 def _config(place: int) -> Candidate:
@@ -141,7 +145,7 @@ CANDIDATES = (
     matmul_coded_mma.BYTES,
     matmul_direct.CANDIDATE,
     matmul_decoded_chain.CANDIDATE,
-    replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows),
+    with_rows(candidate(_FORM, _declines, _shape), _by_rows),
     matmul_grouped.CANDIDATE,
     matmul_decoded_groups.CANDIDATE,
     matmul_coded_groups.CANDIDATE,

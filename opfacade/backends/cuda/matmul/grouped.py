@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from opfacade.backends.cuda import ptxas, support
@@ -17,6 +16,7 @@ from opfacade.core.candidate import Reason
 from opfacade.core.descriptor import memoize_last
 from opfacade.core.dtypes import ITEMSIZE
 from opfacade.core.target import Target
+from opfacade.plans._composites.rows_alone import with_rows
 from opfacade.plans.matmul import GroupedMatmulDescriptor
 
 _MOST_GROUPS = 4096  # limit, because the tile counts of all groups are in shared memory with the stages
@@ -118,4 +118,4 @@ def _declines(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason,
     return _unfit(problem, target) or tuple(many) or ptxas.reasons()
 
 
-CANDIDATE = replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows)
+CANDIDATE = with_rows(candidate(_FORM, _declines, _shape), _by_rows)

@@ -146,7 +146,7 @@ def tiles_by_time(sizes: Sizes, sms: int) -> list[Tile]:
 
 def _running(sizes: Sizes, sms: int) -> Works:
     """The tiles without those splits whose CTAs, which wait for each other, would not run concurrently."""
-    works = _works(sizes[1:], sms)
+    works = works_of(sizes, sms)
     if sizes.segments == 1:
         return works
     running = tuple([work for work in works.works if work.tile.split == 1 or _resident(work, sizes.rows, sms)])
@@ -196,6 +196,11 @@ def fastest(of: Works, rows: int) -> Tile:
             best, least = at, time
     of.last[0] = best
     return works[best].tile
+
+
+def works_of(sizes: Sizes, sms: int) -> Works:
+    """The tiles of all products that differ from this one in rows alone."""
+    return _works(sizes[1:], sms)
 
 
 @lru_cache(maxsize=1024)
