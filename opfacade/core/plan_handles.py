@@ -1,7 +1,7 @@
 """Integer handles of plans, for interfaces that accept only numbers: an argument of torch.ops, or a field in another language.
 
-A handle follows from the plan's descriptor, preference, target and SKU, as a digest does. So it is the same in every process, and a graph
-exported with it never runs another plan. A handle does not keep its plan alive.
+A handle follows from the plan's descriptor, preference, target and SKU, as a digest does. So it is the same in every process,
+and a graph exported with it never runs another plan. A handle does not keep its plan alive.
 """
 
 from __future__ import annotations
