@@ -27,7 +27,7 @@ struct CodeNumbers {
     typename Stored<typename Q::Zero>::Bits zero;
   };
 
-  // What the entry of a group contributes to a number. base: 2^23 plus the code that represents 0.
+  // The numbers of a table entry, as f32. base: 2^23 plus the code that represents 0.
   struct Terms {
     float factor, shift, base;
   };

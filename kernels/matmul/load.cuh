@@ -23,6 +23,10 @@ __device__ __forceinline__ void load_units(const MatmulParams& p, uint32_t x, ui
   for (int unit = 0; unit < units; ++unit) load_rows<kRowsUnit<C>, false>(x + unit * kRowsUnit<C> * 128, p.x_map, full, 0, k, tile.row + unit * kRowsUnit<C>, tile.batch);
 }
 
+// Bytes of a stage between two terms of the weight.
+template <class C>
+constexpr int kTerm = C::kPanels * C::kColumns * 128;
+
 // Loads the panels of x and of the weight that begin at element k. In a cluster each CTA loads a part of the weight for all
 // CTAs.
 template <class C>
@@ -30,8 +34,10 @@ __device__ __forceinline__ void load_part(const MatmulParams& p, uint32_t x, uin
   constexpr int kPart = C::kColumns / C::kCluster;
   const int first = Tiles<C>::rank() * kPart;
   if constexpr (C::kSwapped) load_units<C>(p, x, full, tile, k); else load_rows<C::kRows, C::kXAcross>(x, p.x_map, full, 0, k, tile.row, tile.batch);
-  load_rows<kPart, C::kWeightAcross>(weight + first * 128, p.weight_map, full, C::kCluster > 1 ? (1 << C::kCluster) - 1 : 0, k,
-                                     tile.column + first, tile.weight);
+#pragma unroll
+  for (int term = 0; term < C::kTerms; ++term)
+    load_rows<kPart, C::kWeightAcross>(weight + kTerm<C> * term + first * 128, p.weight_map, full, C::kCluster > 1 ? (1 << C::kCluster) - 1 : 0, k,
+                                       tile.column + first, tile.weight * C::kTerms + term);
 }
 
 // Loads the panels of one step, which begins at element k, to a free stage. Called by one thread.
@@ -116,12 +122,38 @@ struct CopiedTile {
   }
 };
 
+// The panels of the weight of a tile: those of each term. Two terms are made again for each step, because the producer has few
+// registers.
+template <class C>
+struct CopiedWeight {
+  using Term = CopiedTile<C, C::kColumns, C::kWeightAcross>;
+  Term only;
+
+  __device__ __forceinline__ CopiedWeight(const MatmulOperand& of, int batch, int column, int columns, int k) : only(of, batch * C::kTerms, column, columns, k) {}
+  // of: a function of a term and the offset of its panels.
+  template <class Of>
+  __device__ __forceinline__ void each(const Of& of) const {
+    if constexpr (C::kTerms == 1) return of(only, 0);
+#pragma unroll 1
+    for (int term = 0; term < C::kTerms; ++term) of(Term(only.from, only.batch + term, only.first, only.rows, only.size), term * kTerm<C>);
+  }
+  __device__ __forceinline__ void copy(uint32_t stage, int k, bool behind) const {
+    each([&](const Term& of, int at) { of.copy(stage + at, k, behind); });
+  }
+  __device__ __forceinline__ void copy_first(uint32_t stage) const {
+    each([&](const Term& of, int at) { of.copy_first(stage + at); });
+  }
+  __device__ __forceinline__ void shift(uint32_t stage, uint32_t next, int k) const {
+    each([&](const Term& of, int at) { of.shift(stage + at, next + at, k); });
+  }
+};
+
 // Copies the steps of one tile, from step `begin` on. Called by a warpgroup. While copies of kDepth steps are in flight, the
 // chunks of the step before them are shifted to their alignment. A shift also reads the first vectors of the next stage, so
 // these are copied after the last step too. A consumer releases the stage of a step only after it has started the next step.
 template <class C>
 __device__ __forceinline__ void copy_steps(const MatmulShared<C>& smem, Ring<C::kStages>& ring, const CopiedTile<C, C::kRows, C::kXAcross>& x,
-                                           const CopiedTile<C, C::kColumns, C::kWeightAcross>& weight, CopiedFactors<C>& factors, int begin, int steps) {
+                                           const CopiedWeight<C>& weight, CopiedFactors<C>& factors, int begin, int steps) {
   constexpr int kDepth = C::kStages < 8 ? C::kStages - 2 : 6, kStep = C::kPanels * kPanel<C>;
   static_assert(kDepth > 0, "three stages at least");
   Ring<C::kStages> done = ring;
@@ -154,7 +186,7 @@ __device__ __forceinline__ void load_copied(const MatmulParams& p, const MatmulS
   for (int index = tiles.first(); index < count; index += tiles.stride()) {
     const Tile tile = tiles.at(index);
     const CopiedTile<C, C::kRows, C::kXAcross> x(p.x, tile.batch, tile.row, tile.end, p.k);
-    const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(p.weight, tile.weight, tile.column, p.columns, p.k);
+    const CopiedWeight<C> weight(p.weight, tile.weight, tile.column, p.columns, p.k);
     CopiedFactors<C> factors(p, tile, tiles.begin);
     copy_steps<C>(smem, ring, x, weight, factors, tiles.begin, tiles.steps);
   }

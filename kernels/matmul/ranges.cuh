@@ -84,7 +84,7 @@ __device__ __forceinline__ void load_ranges(const MatmulParams& p, const MatmulS
     const MatmulOperand of_x = behind<C>(p.x, own.range.first), of_weight = behind<C>(p.weight, own.range.first);
     const int size = own.range.stop - own.range.first;
     const CopiedTile<C, C::kRows, C::kXAcross> x(of_x, 0, tile.row, tile.end, size);
-    const CopiedTile<C, C::kColumns, C::kWeightAcross> weight(of_weight, 0, tile.column, p.columns, size);
+    const CopiedWeight<C> weight(of_weight, 0, tile.column, p.columns, size);
     CopiedFactors<C> factors(p, tile, 0);
     copy_steps<C>(smem, ring, x, weight, factors, 0, own.steps);
   }

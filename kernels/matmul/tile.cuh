@@ -54,9 +54,10 @@ template <class C>
 __device__ __forceinline__ void matmul_tiles(const MatmulParams& p) {
   constexpr int kGroups = kComputing<C>;
   constexpr bool kSearches = C::kGrouped || C::kRanges;
-  // Registers: producers that search groups or decode codes need more than others. Sums of 8-bit parts need 216.
-  constexpr int kProducer = C::kCoded ? 88 : kSearches ? C::kSize == 2 ? 104 : 72 : 56;
-  constexpr int kConsumer = kGroups == 3 ? 152 : C::kCoded ? 208 : kSearches ? C::kSize == 2 ? 200 : 216 : 224;
+  constexpr bool kMany = C::kCoded || C::kTerms == 2;
+  // Registers: producers that search groups, decode codes or copy two terms need more than others. Sums of 8-bit parts need 216.
+  constexpr int kProducer = kMany ? 88 : kSearches ? C::kSize == 2 ? 104 : 72 : 56;
+  constexpr int kConsumer = kGroups == 3 ? 152 : kMany ? 208 : kSearches ? C::kSize == 2 ? 200 : 216 : 224;
   constexpr int kMost = kGroups == 3 ? 3 : 2;
   static_assert(fit_registers(kProducer + kMost * kConsumer, kMost + 1), "warpgroups would wait for registers that the CTA has not");
   const MatmulShared<C> smem{smem_address(dynamic_shared())};

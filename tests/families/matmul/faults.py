@@ -205,7 +205,7 @@ FAULTS = (
             "in_band / height * C::kColumns, rows.stop + 1, group}"),
     grouped("tiles of a group that is not whole are lost", "groups.cuh", "(rows.stop - rows.first + kHeight - 1) / kHeight",
             "(rows.stop - rows.first) / kHeight"),
-    grouped("every group has the first weight", "load.cuh", "tile.column + first, tile.weight)", "tile.column + first, 0)"),
+    grouped("every group has the first weight", "load.cuh", "tile.weight * C::kTerms + term)", "term)"),
     grouped("every group has the first bias", "../../csrc/matmul/_columns.cu.jinja",
             "static_cast<int64_t>(batch) * p.columns + ", ""),
     grouped("sums of tiles restart each 32 groups", "groups.cuh", "before[at] = carried + sum;", "before[at] = sum;"),

@@ -18,8 +18,10 @@ from tests.families.matmul.held import held
 from tests.families.matmul.test_codes_kernel import FORMS, FP8, made
 
 SM_90A = Target.parse("sm_90a")
-IMPL = "wgmma_decoded_chain"
+IMPL, Work = "wgmma_decoded_chain", matmul_decoded_chain.Work
 ORDER = {"zero": "int", "group": None, "num_groups": 5}
+
+FORMATS = {"order": ORDER, "fp8": FP8, "two terms": {"zero": "int", "dequantise": "exact"}}
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +48,14 @@ def same(one, other):
     return torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
 
 
-TWO_TERMS = ("exact", "exact-f16-scales", "exact-fp8", "exact-e2m1", "order-exact", "order-fp8")
-SERVED = sorted(set(FORMS) - {"nothing", *TWO_TERMS})
+SERVED = sorted(set(FORMS) - {"nothing"})
 MORE = {
     "odd k": made(rows=9, n=20, k=301, weight={"dtype": "int4", "group": 16}, batch=2),
     "the last line": made(rows=9, n=20, k=257, weight=ORDER),
     "many parts": made(rows=9, n=20, k=1290, weight=ORDER, sm_limit=1),
     "float zeros": made(rows=9, n=20, k=520, weight=ORDER | {"zero": "float", "scale_dtype": "f32"}, batch=3),
     "added zeros": made(rows=9, n=20, k=72, weight=ORDER | {"zero": "added", "dtype": "int4"}, gated=True),
+    "two terms, odd k": made(rows=9, n=20, k=77, weight=ORDER | {"dequantise": "exact"}, batch=2),
     "ordered e4m3": made(rows=9, n=20, k=264, weight=ORDER | {"zero": "none", "dtype": "f8_e4m3"}),
     "ordered e2m1 of f16": made(k=72, weight=ORDER | {"zero": "none", "dtype": "e2m1", "scale_dtype": "f16"}, dtype="f16"),
 }
@@ -68,23 +70,21 @@ def test_it_keeps_its_bound_and_has_the_bits_of_the_tile_kernel(name):
 
 
 @emulator.needed
-@pytest.mark.parametrize("name", ["order", "fp8"])
+@pytest.mark.parametrize("name", ["order", "fp8", "two terms"])
 def test_a_row_has_the_bits_of_the_tile_kernel_in_any_batch(name):
     """Alone and among others, in several tiles, and if codes or rows are not aligned to sixteen bytes."""
-    most = made(rows=140, n=72, k=392, weight=ORDER if name == "order" else FP8, out_dtype="f32")
+    most = made(rows=140, n=72, k=392, weight=FORMATS[name], out_dtype="f32")
     args = inputs.make_args(most, 5)
     off = torch.empty(72, args.weight.shape[1] + 5, dtype=torch.uint8)[:, 3:-2].view(args.weight.dtype).copy_(args.weight)
     rows_off = torch.empty(140, 395, dtype=args.x.dtype)[:, 2:394].copy_(args.x)
-    whole = ran(most, args)
+    whole, large = ran(most, args), Tile(128, 192, 1) if name == "two terms" else Tile(192, 160, 1)
     for rows, other, impl, tile in (
-        (140, {}, "wgmma_tile", None), (1, {}, "wgmma_tile", None), (1, {}, IMPL, None), (70, {}, IMPL, Tile(192, 160, 1)),
-        (140, {}, IMPL, Tile(128, 256, 1, 2)), (9, {"weight": off, "x": rows_off[:9]}, IMPL, None),
+        (140, {}, "wgmma_tile", None), (1, {}, "wgmma_tile", None), (1, {}, IMPL, None), (70, {}, IMPL, large),
+        (140, {}, IMPL, Tile(128, 128, 1, 2)), (9, {"weight": off, "x": rows_off[:9]}, IMPL, None),
     ):  # fmt: skip
         part = most.model_copy(update={"total_num_rows": rows}).revalidated()
         call = replace(args, **({"x": args.x[:rows]} | other), out=args.out[:rows])
-        with patch.object(
-            matmul_decoded_chain, "tile_of", (lambda *_, one=tile: one) if tile else matmul_decoded_chain.tile_of
-        ):
+        with patch.object(Work, "tile", tile or Work.tile):
             assert torch.equal(ran(part, call, impl), whole[:rows])
 
 
@@ -113,7 +113,7 @@ def drawn(*size):
 @emulator.needed
 def test_a_slice_has_the_groups_that_its_table_names():
     """A slice of k of a weight in activation order has a part of weight_groups, but all scales. Indices outside of the table,
-    at both limits, make numbers 0."""
+    at both limits, make numbers 0. One CTA has all columns."""
     n, groups, k = 20, 40, 520
     codes, zeros, order = (
         drawn(n, k),
@@ -125,7 +125,7 @@ def test_a_slice_has_the_groups_that_its_table_names():
     at = order.clamp(0, groups - 1)
     want = (codes - zeros[:, at]).double() * scales[:, at] * ((order >= 0) & (order < groups))
     for begin, end in ((0, k), (8, 272), (264, k)):
-        problem = made(rows=end - begin, n=n, k=end - begin, weight=ORDER | {"num_groups": groups}, out_dtype="f32")
+        problem = made(rows=end - begin, n=n, k=end - begin, weight=ORDER | {"num_groups": groups}, out_dtype="f32", sm_limit=1)
         part = {"weight": packed(codes[:, begin:end]), "weight_groups": order[begin:end]}
         assert torch.equal(numbers_of(problem, weight_zero=zeros, weight_scale=scales, **part), want[:, begin:end])
 
@@ -149,7 +149,7 @@ def test_a_slice_begins_inside_a_group(group, offset):
     batch, n, k = 2, 12, 296
     groups = -(-(k + offset) // group)
     weight = {"zero": "int", "group": group, "group_offset": offset}
-    problem = made(rows=k, n=n, k=k, batch=batch, weight=weight, out_dtype="f32")
+    problem = made(rows=k, n=n, k=k, batch=batch, weight=weight, out_dtype="f32", sm_limit=1)
     codes, zeros = drawn(batch, n, k), drawn(batch, n, groups)
     scales = torch.arange(batch * n * groups).reshape(batch, n, groups) % 7 + 1
     at = (torch.arange(k) + offset) // group
@@ -188,6 +188,7 @@ E4M3 = Weight(dtype="f8_e4m3", scale_dtype="f32")
 def test_any_rows_of_an_activation_order_decode_first():
     assert impls(GPTQ, 1, 16, 128, 4096) == [IMPL] * 4
     assert impls(GPTQ, 1, 4096, n=300, k=264) == [IMPL] * 2
+    assert impls(GPTQ.model_copy(update={"dequantise": "exact"}), 1, 4096) == [IMPL] * 2
 
 
 def test_many_rows_of_other_formats_decode_first():
@@ -195,9 +196,20 @@ def test_many_rows_of_other_formats_decode_first():
     assert impls(GPTQ.model_copy(update={"num_groups": None, "group": 128}), 1, 4096) == ["wgmma_codes", "wgmma_decoded"]
 
 
+def test_tiles_of_two_terms_compile():
+    """A kernel that spills registers does not compile here."""
+    for tile in (Tile(128, 192, 1), Tile(128, 128, 1), Tile(64, 192, 1)):
+        with paid(True), patch.object(Work, "tile", tile):
+            plan = chosen(of(4096, Weight(dtype="int4", group=128)))
+            assert plan.sku.impl == IMPL
+            plan.compile()
+            assert plan.cache_state == "shared"
+
+
 def test_the_workspace_is_the_decoded_weight():
-    """Lines of numbers are multiples of sixteen bytes."""
+    """Lines of numbers are multiples of sixteen bytes, and a number of two terms is two."""
     assert chosen(of(1, GPTQ)).workspace_size == 4096 * 4096 * 2
+    assert chosen(of(1, GPTQ.model_copy(update={"dequantise": "exact"}))).workspace_size == 4096 * 4096 * 4
     with paid(True):
         assert chosen(of(4096, E4M3, n=1000, k=2883, gated=True, batch=3)).workspace_size == 3 * 2000 * 2888 * 2
 

@@ -17,6 +17,7 @@ IMPL = "wgmma_decoded_chain"
 FORMATS = {
     "activation order": Weight(dtype="uint4", num_groups=40, zero="int", dequantise="rounded"),
     "ordered floats": Weight(dtype="uint4", num_groups=40, zero="float", scale_dtype="f32", dequantise="rounded"),
+    "exact order": Weight(dtype="uint4", num_groups=40, zero="int"),
     "e4m3": Weight(dtype="f8_e4m3", scale_dtype="f32"),
     "groups of 16": Weight(dtype="int4", group=16, dequantise="rounded"),
 }

@@ -17,7 +17,7 @@ from opfacade.backends.cuda.matmul import source as matmul_source
 from opfacade.backends.cuda.matmul.decoding import terms
 from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
 from opfacade.backends.cuda.matmul.segments import Segments
-from opfacade.backends.cuda.matmul.tiles import Sizes, Tile, nanoseconds, tile_of
+from opfacade.backends.cuda.matmul.tiles import TILES, Sizes, Tile, nanoseconds, stages_of, tile_of
 from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
 from opfacade.core.dtypes import ITEMSIZE
@@ -26,6 +26,7 @@ from opfacade.plans._weights.weight import Weight
 from opfacade.plans.matmul import MatmulDescriptor
 
 _MOST_GROUPS = 896  # in any order: each warp has a table entry of eight bytes for each group and each of four columns
+_STAGES = 3  # minimum stages of a tile with two terms
 _EACH = 8  # lines of the decoded weight are multiples of this number of elements, 16 bytes
 _FORMATS = ("int4", "uint4", "e2m1", "f8_e4m3")
 # Elements per ns that a CTA of the tile kernel decodes, measured on an H200: with groups in sequence, and with a group for each
@@ -63,11 +64,25 @@ class Chain(NamedTuple):
 
 
 class Work(NamedTuple):
-    """All that the times of both kernels depend on. rate: elements per ns that a CTA of the tile kernel decodes."""
+    """All that the times of both kernels depend on. rate: elements per ns that a CTA of the tile kernel decodes. terms:
+    operands whose sum is the weight."""
 
     sizes: Sizes
     sms: int
     rate: float
+    terms: int = 1
+
+    @property
+    def product(self) -> Sizes:
+        """The sizes of the second launch, which multiplies x by each term."""
+        return self.sizes._replace(k=self.sizes.k * self.terms)
+
+    @property
+    def tile(self) -> Tile:
+        if self.terms == 1:
+            return tile_of(self.sizes, self.sms)
+        fits = (tile for tile in TILES if stages_of(tile, self.terms) >= _STAGES)
+        return min(fits, key=lambda tile: nanoseconds(tile, self.product, self.sms))
 
 
 def _work(problem: MatmulDescriptor, target: Target) -> Work:
@@ -76,14 +91,14 @@ def _work(problem: MatmulDescriptor, target: Target) -> Work:
     rate = _IN_ORDER if weight is not None and weight.num_groups is not None else _IN_SEQUENCE
     copied = matmul_repack.rate_of(problem) if problem.k % _EACH else 0.0
     sizes = Sizes(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch, copied=copied)
-    return Work(sizes, sms, rate)
+    return Work(sizes, sms, rate, terms(weight, problem.dtype))
 
 
 def _shape(problem: MatmulDescriptor, target: Target) -> Chain:
     weight = problem.weight_format
     assert weight is not None
     work = _work(problem, target)
-    return Chain(tile_of(work.sizes, work.sms), 4 if weight.packed else 8, _words(weight))
+    return Chain(work.tile, 4 if weight.packed else 8, _words(weight), work.terms)
 
 
 def _words(weight: Weight) -> int:
@@ -95,17 +110,18 @@ def _words(weight: Weight) -> int:
 @lru_cache(maxsize=4096)
 def pays(work: Work) -> bool:
     """Whether decoding the weight first is faster than decoding it for each tile of the product."""
-    sizes, sms, rate = work
-    first = matmul_decoded.first_of(sizes.batch * sizes.columns * sizes.k)
-    own = matmul_codes.shape_of(sizes._replace(copied=0.0), sms).tile
+    sizes, sms = work.sizes, work.sms
+    first = matmul_decoded.first_of(sizes.batch * sizes.columns * sizes.k * work.terms)
+    own = matmul_codes.shape_of(sizes._replace(copied=0.0), sms, work.terms).tile
     tiles = -(-sizes.rows // own.rows) * -(-sizes.columns // own.columns) * sizes.batch
-    per_tile = -(-tiles // sms) * own.columns * sizes.k / rate
-    return first + nanoseconds(tile_of(sizes, sms), sizes, sms) < max(per_tile, nanoseconds(own, sizes, sms))
+    per_tile = -(-tiles // sms) * own.columns * sizes.k / work.rate
+    return first + nanoseconds(work.tile, work.product, sms) < max(per_tile, nanoseconds(own, sizes, sms))
 
 
 def _scratch(problem: MatmulDescriptor) -> int:
-    """Bytes of the decoded weight."""
-    return matmul_decoded.bytes_of(problem.batch * problem.n * problem.columns * -(-problem.k // _EACH) * _EACH)
+    """Bytes of the decoded weight, or of its two terms."""
+    line = -(-problem.k // _EACH) * _EACH * terms(problem.weight_format, problem.dtype)
+    return matmul_decoded.bytes_of(problem.batch * problem.n * problem.columns * line)
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
@@ -116,9 +132,6 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
         return
     yield from matmul_codes.lacks(problem, problem.weight_format, ordered=True)
     yield from support.limit_reason("OPF-S004", "weight_format.num_groups", problem.weight_format.num_groups or 0, _MOST_GROUPS)
-    yield from support.limit_reason(
-        "OPF-S003", "operands whose sum is the weight", terms(problem.weight_format, problem.dtype), 1
-    )
 
 
 @at_any_size
