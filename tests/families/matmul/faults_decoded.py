@@ -51,7 +51,6 @@ FAULTS = (
     chain("a slice begins with its first group", "(first + p.group_offset) /", "first /", "inside_a_group"),
     chain("the last line is lost", "(p.k + kDecodePart - 1) / kDecodePart", "p.k / kDecodePart", "bits and last"),
     chain("columns have the codes of the first", "codes += stride * p.weight.row, ", "", "inside_a_group"),
-    chain("the last codes are read as one word", "p.weight_wide != 0 && rest >= 8", "true", "any_batch"),
     chain("a warp has one part of k", "part += beside", "part += parts", "bits and parts"),
     chain("a number has its first term twice", "if constexpr (C::kTerms == 2) store_vector(out + p.out.batch, numbers.behind);",
           "if constexpr (C::kTerms == 2) store_vector(out + p.out.batch, numbers.pairs);", "any_batch and two"),

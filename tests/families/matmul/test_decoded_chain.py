@@ -52,7 +52,7 @@ SERVED = sorted(set(FORMS) - {"nothing"})
 MORE = {
     "odd k": made(rows=9, n=20, k=301, weight={"dtype": "int4", "group": 16}, batch=2),
     "the last line": made(rows=9, n=20, k=257, weight=ORDER),
-    "many parts": made(rows=9, n=20, k=1290, weight=ORDER, sm_limit=1),
+    "many parts": made(rows=9, n=20, k=2312, weight=ORDER, sm_limit=1),
     "float zeros": made(rows=9, n=20, k=520, weight=ORDER | {"zero": "float", "scale_dtype": "f32"}, batch=3),
     "added zeros": made(rows=9, n=20, k=72, weight=ORDER | {"zero": "added", "dtype": "int4"}, gated=True),
     "two terms, odd k": made(rows=9, n=20, k=77, weight=ORDER | {"dequantise": "exact"}, batch=2),
