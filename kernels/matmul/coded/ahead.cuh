@@ -3,6 +3,7 @@
 // tile are loaded during the current tile; only the accumulators start again with each segment.
 // requires: ptxas >= 13.3
 #pragma once
+#include "kernels/matmul/coded/parked.cuh"
 #include "kernels/matmul/coded/warps.cuh"
 #include "kernels/ptx/compute_here.cuh"
 #include "kernels/ptx/wgmma_kept.cuh"
@@ -13,6 +14,7 @@ template <class C>
 struct AheadConsumer {
   static_assert(C::kXPanels == 1, "a stage of x is a panel");
   using Sums = float[C::kTokens / 2];
+  using Segments = SegmentSums<C>;
   using Operands = uint32_t[2][16];  // A operands of the current panel and of the next panel
   const MatmulParams& p;
   const CodedShared<C>& smem;
@@ -34,7 +36,13 @@ struct AheadConsumer {
     Operands a;
     open(0, next);
     decode(a[0], PanelCodes(line_of_stage(), 0), 0, 0);
-    if constexpr (!C::kSegments) return sum_segment(sums, a, 0, p.k, next);
+    if constexpr (!C::kSegments) sum_segment(sums, a, 0, p.k, next);
+    else if constexpr (CodedShared<C>::kParks) sum_parked(sums, a, next);
+    else sum_segments(sums, a, next);
+  }
+
+ private:
+  __device__ __forceinline__ void sum_segments(Sums& sums, Operands& a, const Tile& next) {
 #pragma unroll 1
     for (int begin = 0; begin < p.k; begin += p.segment) {
       Sums found;
@@ -43,42 +51,53 @@ struct AheadConsumer {
       for (int i = 0; i < C::kTokens / 2; ++i) sums[i] = begin == 0 ? found[i] : sums[i] + found[i];
     }
   }
-
- private:
-  __device__ __forceinline__ void sum_segment(Sums& found, Operands& a, int begin, int end, const Tile& next) {
+  // Like sum_segments. Totals are in shared memory while a segment is summed.
+  __device__ __forceinline__ void sum_parked(Sums& sums, Operands& a, const Tile& next) {
+#pragma unroll 1
+    for (int begin = 0; begin < p.k; begin += p.segment) {
+      sum_segment(sums, a, begin, min(p.k, begin + p.segment), next);
+      if (begin > 0) add_parked<C>(sums, warpgroup);
+      if (begin + p.segment < p.k) park<C>(sums, warpgroup);
+    }
+    named_sync(1 + warpgroup, kWarpgroup);  // the epilogue writes to the same memory
+  }
+  __device__ __forceinline__ void sum_segment(Sums& sums, Operands& a, int begin, int end, const Tile& next) {
+    Segments found(sums);
+    if constexpr (C::kSums) clear<C>(sums);
     int k = begin;
 #pragma unroll 1
     for (; k + kCodesStep <= end; k += kCodesStep) multiply(found, a, k, k > begin, next);
     if (k < end) multiply_rest(found, a[0], k, k > begin);
     wgmma_wait<0>();
-    pin(found);
+    pin(sums);
   }
   // Multiplies one stage of codes, whose first panel is already decoded. Then decodes the first panel of the next stage, unless
   // this is the last stage of k.
-  __device__ __forceinline__ void multiply(Sums& found, Operands& a, int k, bool accumulate, const Tile& next) {
+  __device__ __forceinline__ void multiply(Segments& found, Operands& a, int k, bool accumulate, const Tile& next) {
 #pragma unroll
     for (int panel = 0; panel + 1 < kCodesPanels; ++panel) {
       const ChunkCodes codes(line_of_stage(), 2 * (panel + 1));
-      begin(found, a[panel % 2], accumulate || panel > 0);
+      begin(found, a[panel % 2], k, panel, accumulate || panel > 0);
       end(found, a[panel % 2], a[(panel + 1) % 2], codes, k, panel + 1);
     }
-    begin(found, a[1], true);
+    begin(found, a[1], k, kCodesPanels - 1, true);
     release_codes();
-    if (k + kCodesStep >= p.k) return end(found, a[1]);
+    if (k + kCodesStep >= p.k) return end(found, a[1], kCodesPanels - 1);
     open(k + kCodesStep, next);
     end(found, a[1], a[0], ChunkCodes(line_of_stage(), 0), k + kCodesStep, 0);
   }
   // Multiplies the last stage of k if it has fewer panels. Each product is waited for before the next panel is decoded, because
   // ptxas may assign the same registers to both.
-  __device__ __forceinline__ void multiply_rest(Sums& found, uint32_t (&a)[16], int k, bool accumulate) {
+  __device__ __forceinline__ void multiply_rest(Segments& found, uint32_t (&a)[16], int k, bool accumulate) {
     const uint32_t line = line_of_stage();
 #pragma unroll
     for (int panel = 0; panel + 1 < kCodesPanels; ++panel) {
       if (panel * 64 >= p.k - k) break;
       if (panel > 0) decode(a, PanelCodes(line, panel), k, panel);
-      begin(found, a, accumulate || panel > 0);
-      end(found, a);
+      begin(found, a, k, panel, accumulate || panel > 0);
+      end(found, a, panel);
       wgmma_wait<0>();
+      if (!Segments::ends(panel, 3) && (panel + 1) * 64 >= p.k - k) add(found, 3);
     }
     release_codes();
   }
@@ -92,39 +111,56 @@ struct AheadConsumer {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[4 * step + i] = found[i];
   }
-  __device__ __forceinline__ void issue(Sums& found, const uint32_t (&a)[16], int step, bool accumulate) {
+  // Issues k-step `step` of panel `panel` of a stage.
+  __device__ __forceinline__ void issue(Segments& found, const uint32_t (&a)[16], int panel, int step, bool accumulate) {
     const Descriptors rows(panel_descriptor(smem.x(x_ring.stage), 1024, 0), 32);
     wgmma_fence();
-    WgmmaKept<typename C::T, C::kTokens>::step(found, a + 4 * step, rows, step, accumulate);
+    WgmmaKept<typename C::T, C::kTokens>::step(found.products, a + 4 * step, rows, step, Segments::continues(panel, step, accumulate));
   }
-  // Issues the first k-step of a panel. Then waits for the products of the previous panel and releases the stage of x that they
-  // read.
-  __device__ __forceinline__ void begin(Sums& found, const uint32_t (&a)[16], bool accumulate) {
-    x_ring.wait_full(smem.x_full(x_ring.stage));
-    issue(found, a, 0, accumulate);
+  // Waits for the products of a group whose last k-step is `step`, and adds their sum.
+  __device__ __forceinline__ void add(Segments& found, int step) {
     wgmma_commit();
+    wgmma_wait<0>();
+    pin(found.products);
+    found.add(step);
+  }
+  // Issues the first k-step of panel `panel` of the stage that begins at element k. Then waits for the products of the previous
+  // panel and releases the stage of x that they read.
+  __device__ __forceinline__ void begin(Segments& found, const uint32_t (&a)[16], int k, int panel, bool accumulate) {
+    x_ring.wait_full(smem.x_full(x_ring.stage));
+    issue(found, a, panel, 0, accumulate);
+    wgmma_commit();
+    found.take(tables, k / kCodesStep, panel);
     wgmma_wait<1>();
     release_x();
     before = x_ring.stage;
+    if (Segments::ends(panel, 0)) add(found, 0);
   }
-  __device__ __forceinline__ void end(Sums& found, const uint32_t (&a)[16]) {
+  __device__ __forceinline__ void end(Segments& found, const uint32_t (&a)[16], int panel) {
 #pragma unroll
-    for (int step = 1; step < 4; ++step) issue(found, a, step, true);
+    for (int step = 1; step < 4; ++step) {
+      issue(found, a, panel, step, true);
+      if (Segments::ends(panel, step)) add(found, step);
+    }
     wgmma_commit();
     x_ring.advance();
   }
   // Issues the other k-steps of a panel, and decodes panel `panel` of the stage that begins at element k in between: a warp that
   // issues a product waits until the tensor cores take it, so a warp that issued all four at once would not decode meanwhile.
-  __device__ __forceinline__ void end(Sums& found, const uint32_t (&a)[16], uint32_t (&next)[16], const ChunkCodes& first, int k, int panel) {
+  __device__ __forceinline__ void end(Segments& found, const uint32_t (&a)[16], uint32_t (&next)[16], const ChunkCodes& first, int k, int panel) {
+    const int own = (panel + kCodesPanels - 1) % kCodesPanels;
     decode(next, first, k, panel, 0);
-    issue(found, a, 1, true);
+    issue(found, a, own, 1, true);
     decode(next, first, k, panel, 1);
+    if (Segments::ends(own, 1)) add(found, 1);
     const ChunkCodes second(line_of_stage(), 2 * panel + 1);
-    issue(found, a, 2, true);
+    issue(found, a, own, 2, true);
     decode(next, second, k, panel, 2);
-    issue(found, a, 3, true);
+    if (Segments::ends(own, 2)) add(found, 2);
+    issue(found, a, own, 3, true);
     wgmma_commit();
     decode(next, second, k, panel, 3);
+    if (Segments::ends(own, 3)) add(found, 3);
     x_ring.advance();
   }
   // Waits for the stage of codes that begins at element k.

@@ -44,9 +44,10 @@ struct CodedConsumer {
   }
   __device__ __forceinline__ void sum_decoded(Sums& sums, const MatmulParams& p, const Tile& tile, const Segment& segment) {
     const uint32_t both = both_codes();
-    if constexpr (C::kByWarps) clear<C>(sums);
+    if constexpr (C::kByWarps || C::kSums) clear<C>(sums);
     each_stage<C>(p, tile, warpgroup, segment, [&](Decoder<C> (&decoder)[2], const CodeTables<C>& tables, int stage, int panels) {
       if constexpr (C::kByWarps) multiply_by_warps(sums, decoder, tables, both, stage, panels);
+      else if constexpr (C::kSums) multiply_groups(sums, decoder, tables, both, stage, panels);
       else multiply(sums, decoder, tables, both, stage, panels);
     });
   }
@@ -84,6 +85,46 @@ struct CodedConsumer {
     }
     warp_arrive_at(smem.codes_empty(codes_ring.stage));
     codes_ring.advance();
+  }
+
+  // Like multiply, for scales that multiply sums of groups. Sums need the registers, so codes are not loaded ahead.
+  __device__ __forceinline__ void multiply_groups(Sums& sums, Decoder<C> (&decoder)[2], const CodeTables<C>& tables, uint32_t both, int stage, int panels) {
+    const uint32_t line = line_of(smem.codes(codes_ring.stage) + warpgroup * kCodesPart);
+    SegmentSums<C> found(sums);
+    codes_ring.wait_full(smem.codes_full(codes_ring.stage));
+#pragma unroll
+    for (int panel = 0; panel < kCodesPanels; ++panel) {
+      if (panel >= panels) break;
+      uint32_t a[16];
+#pragma unroll
+      for (int step = 0; step < 4; step += 2) {
+        const ChunkCodes codes(line, 2 * panel + step / 2);
+        decode_step<C>(a + 4 * step, codes, decoder, tables, both, stage, panel, step);
+        decode_step<C>(a + 4 * step + 4, codes, decoder, tables, both, stage, panel, step + 1);
+      }
+      if (panel % C::kXPanels == 0) x_ring.wait_full(smem.x_full(x_ring.stage));
+      multiply_groups(found, a, smem.x(x_ring.stage) + panel % C::kXPanels * CodedShared<C>::kPanelX, tables, stage, panel, panel + 1 == panels);
+      if ((panel + 1) % C::kXPanels == 0 || panel + 1 == panels) {
+        release_x();
+        x_ring.advance();
+      }
+    }
+    warp_arrive_at(smem.codes_empty(codes_ring.stage));
+    codes_ring.advance();
+  }
+  // Multiplies a panel. x: its shared address. last: whether this is the last panel of the stage.
+  __device__ __forceinline__ void multiply_groups(SegmentSums<C>& found, const uint32_t (&a)[16], uint32_t x, const CodeTables<C>& tables, int stage, int panel, bool last) {
+    const Descriptors rows(panel_descriptor(x, 1024, 0), 32);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      wgmma_fence();
+      WgmmaKept<typename C::T, C::kTokens>::step(found.products, a + 4 * step, rows, step, found.continues(panel, step, true));
+      if (step < 3 && !found.ends(panel, step)) continue;
+      wgmma_commit();
+      wgmma_wait<0>();
+      keep_alive(a), pin(found.products);
+      if (found.ends(panel, step) || last) found.take(tables, stage, panel), found.add(step);
+    }
   }
 
   // Multiplies one stage by mma.sync. A warp does not wait for other warps, and decodes a panel while its products of the

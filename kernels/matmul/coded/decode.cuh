@@ -20,21 +20,25 @@ struct SameType<A, A> {
 // that the float is exactly 128 plus the code. If scales have the type of x and zero points are codes (kPacked), the difference
 // from the zero point is exact in that type and the product with the scale is rounded once, as in f32 arithmetic; otherwise
 // numbers are f32 until they are packed. A code of e2m1 is shifted into a small float of the type of x, which is multiplied by
-// 2^126 (2^14 in f16), and then by the scale in the type of x.
+// 2^126 (2^14 in f16), and then by the scale in the type of x. Without kScaled, the numbers are the codes minus their zero
+// points.
 template <class C>
 struct Decoder {
   using T = typename C::T;
   using Q = typename C::Codes;
   using Entry = typename CodeTables<C>::Entry;
   static constexpr bool kHalf = SameType<T, F16>::kIs, kE2m1 = Q::kCode == Code::kE2M1;
-  static constexpr bool kPacked = SameType<T, typename Q::Scale>::kIs && (Q::kZero == ZeroPoint::kNone || Q::kWholeZero);
+  static constexpr bool kPacked = (!Q::kScaled || SameType<T, typename Q::Scale>::kIs) && (Q::kZero == ZeroPoint::kNone || Q::kWholeZero);
+  static constexpr bool kReads = Q::kScaled || Q::kZero != ZeroPoint::kNone;  // numbers depend on tables
   static constexpr uint32_t kSign = Q::kCode == Code::kSigned ? 8 : 0;  // offset that makes two's complement codes nonnegative
   static constexpr uint32_t kMagic = kPacked && kHalf ? 0x6400 : 0x4300, kTwice = 0x10001;
   uint32_t scales, bases;  // in both halves
   float factor, shift;
 
   __device__ __forceinline__ void take(const Entry& entry) {
-    if constexpr (kE2m1) {
+    if constexpr (!Q::kScaled) {
+      bases = (kMagic | entry.zero) * kTwice;
+    } else if constexpr (kE2m1) {
       const float scale = Stored<typename Q::Scale>::load(entry.scale);
       scales = T::pack(scale, scale);
     } else if constexpr (kPacked) {
@@ -48,9 +52,11 @@ struct Decoder {
     if constexpr (kE2m1) {
       constexpr int kExponent = kHalf ? 9 : 6;  // bit position to which bit 0 of a code is shifted
       const uint32_t made = (byte * (0x1001u << kExponent) & (7u << kExponent) * kTwice) | (byte * 0x1001000u & 0x80008000u);
-      return Halves<T>::times(Halves<T>::times(made, (kHalf ? 0x7400u : 0x7e80u) * kTwice), scales);
+      const uint32_t number = Halves<T>::times(made, (kHalf ? 0x7400u : 0x7e80u) * kTwice);
+      return Q::kScaled ? Halves<T>::times(number, scales) : number;
     }
     const uint32_t made = byte * 0x1001u & both ^ (kMagic | kSign) * kTwice;
+    if constexpr (!Q::kScaled) return Halves<T>::less(made, Q::kZero == ZeroPoint::kNone ? (kMagic | kSign) * kTwice : bases);
     if constexpr (kPacked) return Halves<T>::times(Halves<T>::less(made, bases), scales);
     return T::pack(number(__uint_as_float(made << 16)), number(__uint_as_float(made & 0xffff0000u)));
   }
@@ -96,7 +102,7 @@ __device__ __forceinline__ void decode_step(uint32_t* a, const ChunkCodes& codes
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint4& w = codes.found[half];
-    if (C::Codes::kSlot != 0 && k % kSlot == 0) decoder[half].take(tables.of(half, stage, k / kSlot));
+    if (Decoder<C>::kReads && C::Codes::kSlot != 0 && k % kSlot == 0) decoder[half].take(tables.of(half, stage, k / kSlot));
     a[half] = decoder[half].two(__byte_perm(step % 2 == 0 ? w.x : w.z, 0, own), both);
     a[half + 2] = decoder[half].two(__byte_perm(step % 2 == 0 ? w.y : w.w, 0, own), both);
   }

@@ -118,9 +118,17 @@ __device__ __forceinline__ void start_barriers(const MatmulParams& p, CodedShare
   mbarrier_init_fence();
 }
 
+// Registers per thread of the producer, and of warpgroups that multiply. Sums of groups need more if a tile has 128 rows.
+template <class C>
+struct CodedRegisters {
+  static constexpr int kWarpgroups = C::kAlong * C::kBeside, kOfGroups = C::kSums && !C::kGather ? 72 : 88;
+  static constexpr int kProducer = kWarpgroups == 4 ? 64 : C::kGrouped ? kOfGroups : 56;
+  static constexpr int kConsumer = kWarpgroups == 4 ? 104 : kWarpgroups == 1 ? 240 : !C::kGrouped ? 224 : kOfGroups == 72 ? 216 : 208;
+};
+
 template <class C>
 __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
-  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = kWarpgroups == 4 ? 64 : C::kGrouped ? 88 : 56, kConsumer = kWarpgroups == 4 ? 104 : C::kGrouped ? 208 : 224;
+  constexpr int kWarpgroups = C::kAlong * C::kBeside, kProducer = CodedRegisters<C>::kProducer, kConsumer = CodedRegisters<C>::kConsumer;
   static_assert(kWarpgroups == 4 || kWarpgroups == 2 || kWarpgroups == 1, "registers are shared out for two or four");
   static_assert(C::kAlong == 1 || C::kBeside == 1, "warpgroups lie along k or side by side");
   static_assert(fit_registers(kProducer + kWarpgroups * kConsumer, 1 + kWarpgroups), "warpgroups would wait for registers for ever");
@@ -132,12 +140,12 @@ __device__ __forceinline__ void coded_tiles(const MatmulParams& p) {
   wait_for_previous();
   const CodedTiles<C> tiles(p);
   if (group < 0) {
-    if constexpr (kWarpgroups > 1) release_registers<kProducer>();
+    release_registers<kProducer>();
     produce_coded<C>(p, smem, tiles);
     if constexpr (C::kZeroTail) clear_rest<C>(p);
     for (int i = 0; C::kSplit > 1 && i < 2 * CodedShared<C>::kRounds; ++i) cluster_sync();  // as often as consumers do
   } else {
-    if constexpr (kWarpgroups > 1) acquire_registers<kConsumer>();
+    acquire_registers<kConsumer>();
     if constexpr (C::kSplit > 1) consume_split<C>(p, smem, tiles);
     else if constexpr (C::kAlong > 1) consume_along<C>(p, smem, tiles);
     else if constexpr (C::kSize == 2) consume_ahead<C>(p, smem, tiles, group);

@@ -83,7 +83,7 @@ struct GatheredPanel : C {
 template <class C>
 struct GatheredLoader {
   using Panel = GatheredPanel<C>;
-  static constexpr int kDepth = 5;
+  static constexpr int kDepth = C::kXStages < 8 ? C::kXStages - 2 : 5;
   static_assert(C::kCodeStages == 3 && C::kXStages >= kDepth + 2, "two stages of codes have a whole and a part of one");
   const MatmulParams& p;
   const CodedShared<C>& smem;

@@ -18,13 +18,17 @@ constexpr int kSumsPitch = 68;  // floats per row of partial sums: rows that are
 // adjacent columns. kSplit: CTAs that share a tile, with kAlong segments each. kSegments: k has several segments; a warpgroup
 // that sums all of k adds them in order. kCodeStages: stages of codes, with kLines lines of 128 bytes per column. kXStages:
 // stages of x, with kXPanels panels each. kLoaders: threads that only load. kAside: CTAs of a cluster with the same segment and
-// adjacent columns; each loads a part of the rows of x for all of them.
+// adjacent columns; each loads a part of the rows of x for all of them. kSums: scales multiply the sums of groups; otherwise
+// they multiply codes, or the sums of columns.
 template <class C>
 struct CodedShared {
   static constexpr int kCodes = C::kBeside * C::kLines * kCodesPart, kPanelX = C::kTokens * 128, kX = C::kXPanels * kPanelX;
   static constexpr int kTeam = C::kCodeStages * kCodes + C::kXStages * kX, kBarriersOfTeam = 16 * (C::kCodeStages + C::kXStages);
   static constexpr int kRound = C::kTokens < 32 ? C::kTokens : 32;  // rows of x per round of the epilogue
-  static constexpr int kPartial = kRound * kSumsPitch * 4, kWarpgroups = C::kAlong * C::kBeside;
+  // kParks: sums of a segment, sums of a group and totals do not fit in registers together, so totals are in shared memory.
+  static constexpr bool kParks = C::kSums && C::kSegments && C::kAlong == 1 && C::kTokens > 64;
+  static constexpr int kParked = kParks ? C::kTokens / 2 * kWarpgroup * 4 : 0, kRounded = kRound * kSumsPitch * 4;
+  static constexpr int kPartial = kParked > kRounded ? kParked : kRounded, kWarpgroups = C::kAlong * C::kBeside;
   static constexpr int kPartials = C::kAlong * kTeam, kBarriers = kPartials + kWarpgroups * kPartial;
   static constexpr int kBytes = kBarriers + C::kAlong * kBarriersOfTeam;
   static constexpr int kRounds = C::kTokens / kRound;

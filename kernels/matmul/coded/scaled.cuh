@@ -2,7 +2,7 @@
 // codes share a scale is summed separately, and its sum is multiplied by the scale in f32: no number is rounded, and no scale
 // is converted to eight bits. If a column has only one scale, it multiplies the whole sum, after the last part.
 #pragma once
-#include "kernels/matmul/coded/decode.cuh"
+#include "kernels/matmul/coded/group_sums.cuh"
 #include "kernels/ptx/wgmma_kept_bytes.cuh"
 
 namespace opfacade {
@@ -24,14 +24,6 @@ struct ByteNumbers {
     const uint32_t below = sign - (sign >> 7);  // 0x7f in the byte of each negative number
     return sign | (size & ~below) | (__byte_perm(kLowBelow, kHighBelow, code) & below);
   }
-};
-
-// The scale of one of the two columns of a thread.
-template <class C>
-struct PartFactors {
-  using Entry = typename CodeTables<C>::Entry;
-  float factor;
-  __device__ __forceinline__ void take(const Entry& entry) { factor = Stored<typename C::Codes::Scale>::load(entry.scale); }
 };
 
 // Decodes the A operand of the four k-steps of panel `panel`, which has 128 elements. line: see PanelCodes.

@@ -29,8 +29,10 @@ class Weight(Written):
     zero: with "int", weight_zero is a u8 code without sign, at most 127, and the numbers of a group with a larger one are
     undefined (OPFACADE_VALIDATE=indices refuses it); with "float", it has the type of the scales, as in
     HQQ; with "added", an element represents code * scale + zero, as in torchao; with "none", zero is 0.
-    dequantise: "exact" multiplies x by these numbers without rounding; "group_sum" may scale the sums of groups instead;
-    "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
+    dequantise: "exact" and "group_sum" multiply x by these numbers without rounding them, and "group_sum" may scale the sums of
+    groups instead; "rounded" computes each number in f32 and rounds it to the type of x, as most libraries do.
+    If x has 16 or more bits, groups are consecutive and zero is "none" or "int", "exact" may scale the sums of groups in f32
+    too. A scale of such a group that is infinite or NaN then makes the sum of its column infinite or NaN, in every row.
     Unless it is rounded, a column with one scale is the sum of its products with codes, times that scale, and a global scale
     is a factor of the sum too; with "added" the global scale alone. With group_sum and x in f8_e4m3, the scale of a group is a
     factor of the sum of that group. These factors are applied as IEEE defines it: an infinite scale gives an infinity with the
@@ -92,6 +94,11 @@ class Weight(Written):
     def scales_groups(self, dtype: str) -> bool:
         """Whether scales multiply the sums of their groups. dtype: of x."""
         return dtype == _NARROW and self.dequantise == "group_sum" and self.zero != "added"
+
+    def scales_either(self, dtype: str) -> bool:
+        """Whether the scale of a group multiplies either the sum of the group or its numbers. dtype: of x."""
+        whole = self.dequantise != "rounded" and self.zero in ("none", "int")
+        return whole and dtype != _NARROW and self.group is not None
 
     def groups(self, k: int) -> int:
         """Scales of a column."""

@@ -20,11 +20,13 @@ _NEAR = 1e-3  # relative to the sizes in a sum of a group: if a sum is nearer to
 
 @dataclass(frozen=True)
 class Factors:
-    """The non-finite scales of a call. columns: scales of whole sums, [.., 1, n], with 1 in place of finite scales, or None if
-    all are finite. groups: scales of the sums of groups, each with the elements of k in the group."""
+    """Non-finite scales. columns: [.., 1, n], scales of whole sums, with 1 for finite ones; None: all are finite. groups:
+    scales of the sums of groups, each with the elements of k in its group. lost: [.., 1, n], whether the sums of a column are
+    infinite or NaN, because a scale of the column is and may multiply numbers or sums."""
 
     columns: Tensor | None
     groups: tuple[tuple[list[int], Tensor], ...] = ()
+    lost: Tensor | None = None
 
     def of(self, value: Tensor, *radii: Tensor) -> tuple[Tensor, ...]:
         """Whole sums multiplied by their scales, with radii; a radius is infinite if the sign of its sum is not certain."""
@@ -95,6 +97,9 @@ def apart(problem: MatmulDescriptor, args: MatmulArgs) -> tuple[MatmulArgs, Fact
     if weight.scales_all and whole is not None and not bool(whole.isfinite().all()):
         columns = whole.double().view(1, 1) * (1.0 if columns is None else columns)
         args = replace(args, weight_global=torch.ones_like(whole))
+    if weight.scales_either(problem.dtype) and not bool(wide.isfinite().all()):
+        lost = ~wide.isfinite().all(-1).unsqueeze(-2)
+        return replace(args, weight_scale=wide.masked_fill(~wide.isfinite(), 1.0)), Factors(columns, lost=lost)
     if not weight.scales_groups(problem.dtype) or bool(wide.isfinite().all()):
         return args, Factors(columns)
     groups = []

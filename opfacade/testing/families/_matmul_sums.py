@@ -25,11 +25,12 @@ _PANEL = 64  # number of 16-bit elements that a kernel multiplies by one term of
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums [.., rows, n] with their radii, all in fp64."""
+    """Sums [.., rows, n] with radii, all fp64. lost: whether sums are infinite or NaN, with infinite radii; None: none is."""
 
     value: Tensor
     hard: Tensor
     tight: Tensor
+    lost: Tensor | None = None
 
 
 def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -> Sums:
@@ -38,7 +39,8 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
     that the tight bound is the hard one. u_part: of scaling and adding a part of k. convert: of the sum, once. u_operand,
     tiny_operand: roundoff of x and weight before they are multiplied, and its smallest size. u_sum, tiny_sum, max_sum: alpha
     times the sum may be stored with this roundoff, and an error of tiny_sum near 0, before a bias is added; it may become
-    infinite above max_sum. terms: a weight is the sum of so many numbers of its type, whose products follow each other."""
+    infinite above max_sum. terms: a weight is the sum of so many numbers of its type, whose products follow each other. chain
+    without u_step: so many elements are summed on their own, and then a scale multiplies their sum when it is added."""
     import torch
 
     x, w, rest_of_parts, parts = _operands(problem, args)
@@ -54,7 +56,7 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
         value = value - torch.einsum("...mi,...n->...mn", zero.expand(*x.shape[:-1], 1).double(), args.weight_sum.double())
     k, k_step, u_acc = x.shape[-1], c.get("k_step", 1.0), c.get("u_acc", 0.0)  # integers have no rounding
     segments = math.ceil(k / c.get("segment", math.inf))
-    spread = (k / k_step + segments + 4) * u_acc * absolute
+    spread = (_steps(k, c) + segments + 4) * u_acc * absolute
     rest = c.get("convert", 0.0) * value.abs() + (parts + 3 if parts else 0) * c.get("u_part", u_acc) * absolute
     if "u_operand" in c:
         rest = rest + _of_operands(x, w, absolute, c)
@@ -71,7 +73,21 @@ def sums_of(problem: MatmulDescriptor, args: ProductCall, c: dict[str, float]) -
         value, unknown = factors.added(problem, codes, infinite, given, value)
         value, spread, near = infinite.of(value, spread, near)
     certain = ~value.isfinite() & ~spread.isinf()
-    return Sums(value, *(one.masked_fill(certain, 0.0).masked_fill(unknown, math.inf) for one in (spread, near)))
+    lost = None if infinite.lost is None else infinite.lost.expand(value.shape)
+    unknown = unknown if lost is None else unknown | lost
+    hard, tight = (one.masked_fill(certain, 0.0).masked_fill(unknown, math.inf) for one in (spread, near))
+    return Sums(value, hard, tight, lost)
+
+
+def _chain(c: dict[str, float]) -> float:
+    """Elements whose sum is scaled when it is added."""
+    return math.inf if "u_step" in c else c.get("chain", math.inf)
+
+
+def _steps(k: int, c: dict[str, float]) -> float:
+    """The roundings of a sum in units of u_acc: one per step of a chain, and half a unit where the sum of a chain is added."""
+    step, chain = c.get("k_step", 1.0), _chain(c)
+    return k / step if chain == math.inf else min(k, chain) / step + math.ceil(k / chain) / 2
 
 
 def _of_operands(x: Tensor, w: Tensor, absolute: Tensor, c: dict[str, float]) -> Tensor:
@@ -131,13 +147,17 @@ def _spread(scale: Tensor, count: int, part: int, offset: int) -> Tensor:
 
 
 def _running(x: Tensor, w: Tensor, c: dict[str, float]) -> Tensor:
-    """The sum, over all steps, of the absolute value of the previous partial sum."""
-    step, segment = int(c["k_step"]), c.get("segment", math.inf)
-    before = total = (x[..., :0] @ w[..., :0, :]).double()
-    for first in range(0, x.shape[-1], step):
-        before = x.new_zeros(()) if first % segment == 0 else before
+    """The sum of |previous sum| over all steps, and half of |sum| where the sum of a chain is added."""
+    k, step, segment, chain = x.shape[-1], int(c["k_step"]), c.get("segment", math.inf), _chain(c)
+    before = whole = total = (x[..., :0] @ w[..., :0, :]).double()
+    for first in range(0, k, step):
+        whole = x.new_zeros(()) if first % segment == 0 else whole
+        before = x.new_zeros(()) if first % segment == 0 or first % chain == 0 else before
         before = before + x[..., first : first + step] @ w[..., first : first + step, :]
         total = total + before.abs()
+        if (first + step) % chain == 0 or (first + step >= k and chain < math.inf):
+            whole = whole + before
+            total = total + whole.abs() / 2
     return total
 
 

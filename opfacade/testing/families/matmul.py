@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -89,7 +90,18 @@ def _expected(problem: MatmulDescriptor, args: Args, got: Tensor, c: dict[str, f
     leaves = leaves_of(problem, call)
     hard, tight = (behind(problem, leaves, (sums.value, radius), c) for radius in (sums.hard, sums.tight))
     want = torch.where(hard.r.isinf(), got.double(), hard.v)
-    return Bounded("out", want, 1.02 * hard.r, 1.02 * tight.r)
+    radii = [1.02 * one.r for one in (hard, tight)]
+    if sums.lost is not None and _keeps_infinities(problem):
+        wrong = sums.lost & got.isfinite()
+        want, *radii = want.masked_fill(wrong, math.nan), *(radius.masked_fill(wrong, 0.0) for radius in radii)
+    return Bounded("out", want, *radii)
+
+
+def _keeps_infinities(problem: MatmulDescriptor) -> bool:
+    """Whether the result of every sum that is infinite or NaN is too."""
+    return (
+        problem.activation == "none" and not problem.gated and problem.alpha != 0 and problem.result in ("f16", "bf16", "f32")
+    )
 
 
 def behind(problem: MatmulDescriptor, leaves: dict[Any, Tensor], sums: tuple[Tensor, Tensor], c: dict[str, float]) -> Ball:

@@ -15,7 +15,7 @@ def ahead(name, old, new, tests=PANELS, file=AHEAD, **more):
 
 
 FAULTS = (
-    ahead("a panel has the codes of the one before", "begin(found, a[panel % 2], accumulate", "begin(found, a[0], accumulate"),
+    ahead("a panel has the codes of the one before", "begin(found, a[panel % 2], k,", "begin(found, a[0], k,"),
     ahead("codes are decoded over those that are multiplied", "a[(panel + 1) % 2], codes", "a[panel % 2], codes"),
     ahead("products of the panel before are not waited for", "    wgmma_wait<1>();\n", ""),
     ahead("x is free before it is read", "    release_x();\n    before = x_ring.stage;",
@@ -25,15 +25,15 @@ FAULTS = (
     ahead("the second two k-steps of a panel have the codes of the first", "2 * panel + 1);\n    issue",
           "2 * panel);\n    issue"),
     ahead("a k-step is multiplied twice", "    decode(next, first, k, panel, 1);\n",
-          "    issue(found, a, 1, true);\n    decode(next, first, k, panel, 1);\n"),
+          "    issue(found, a, own, 1, true);\n    decode(next, first, k, panel, 1);\n"),
     ahead("panels have the tables of the first", "tables, both, k / kCodesStep, panel, step);",
           "tables, both, k / kCodesStep, 0, step);",
           f"{KERNEL} -k added_once and nvfp4"),
     ahead("the last stage is the one before", "if (k + kCodesStep >= p.k) return", "if (k + 2 * kCodesStep >= p.k) return"),
     ahead("the last panels are lost", "if (k < end) multiply_rest(", "if (k > end) multiply_rest("),
     ahead("the second of the last panels is the first", "if (panel > 0) decode(a, PanelCodes(line, panel), k, panel);", ""),
-    ahead("the last panels have no product but the last", "begin(found, a, accumulate || panel > 0);",
-          "begin(found, a, accumulate);", f"{KERNEL} -k added_once and uint4 and few"),
+    ahead("the last panels have no product but the last", "begin(found, a, k, panel, accumulate || panel > 0);",
+          "begin(found, a, k, panel, accumulate);", f"{KERNEL} -k added_once and uint4 and few"),
     ahead("sums of a segment have those of the one before", "multiply(found, a, k, k > begin, next);",
           "multiply(found, a, k, k > 0, next);"),
     ahead("the last segment is all", "begin == 0 ? found[i] : sums[i] + found[i]", "found[i]"),

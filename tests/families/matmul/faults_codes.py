@@ -15,6 +15,11 @@ def bytewise(name, old, new, tests):
     return cpu(f"products of codes and e4m3: {name}", f"{K}/coded/scaled.cuh", old, new, test)
 
 
+def summed(name, old, new, tests, file="group_sums.cuh"):
+    test = f"tests/families/matmul/test_group_sums.py -k {tests}"
+    return cpu(f"products of sums of groups: {name}", f"{K}/coded/{file}", old, new, test)
+
+
 def weights(name, old, new, tests, file="backends/reference/_matmul_weights.py"):
     return cpu(
         f"weights of few bits: {name}", f"opfacade/{file}", old, new, f"tests/families/matmul/test_weights.py -k {tests}"
@@ -98,7 +103,8 @@ FAULTS = (
           "    codes_ring.wait_full(smem.codes_full(codes_ring.stage));\n    PanelCodes", "    PanelCodes",
           "run_before"),
     coded("a stage of x is not waited for", "chain.cuh",
-          "kXPanels == 0) x_ring.wait_full(smem.x_full(x_ring.stage));", "kXPanels == 0) {}", "run_before",
+          "kXPanels == 0) x_ring.wait_full(smem.x_full(x_ring.stage));\n      const",
+          "kXPanels == 0) {}\n      const", "run_before",
           blind=TOGETHER),
     coded("the exponent of e2m1 is not re-biased", "decode.cuh", "0x7e80u) *", "0x7f00u) *", "of_e2m1"),
     coded("the sign of e2m1 is lost", "decode.cuh", "byte * 0x1001000u & 0x80008000u",
@@ -150,9 +156,40 @@ FAULTS = (
     bytewise("a panel has the codes of the first", "4 * panel + step", "step", "columns"),
     bytewise("parts before are lost", "fmaf(found[i], factors[i % 4 / 2].factor, sums[i])",
              "found[i] * factors[i % 4 / 2].factor", "bound"),
+    summed("a group is lost", "fmaf(products[i],", "fmaf(rows == 0 ? 0.f : products[i],", "exact_and and 32-1088-32-int4"),
+    summed("a zero point is off by one", "bases = (kMagic | entry.zero)", "bases = (kMagic | (entry.zero ^ 1))",
+           "exact_and and 64-320-64-uint4", "decode.cuh"),
+    summed("a zero point is lost", "(kMagic | kSign) * kTwice : bases", "(kMagic | kSign) * kTwice : kMagic * kTwice",
+           "exact_and and 8-320-64-uint4", "decode.cuh"),
+    summed("columns have the scale of the other", "[i % 4 / 2].factor", "[i % 2].factor", "exact_and and 64-320-128-e2m1"),
+    summed("parts of a panel have the first scale", "factors[step * 16 / kSlot % kParts]", "factors[0]",
+           "exact_and and 64-320-32-int4"),
+    summed("groups have the scale of the panel before", "panel * 64 / kSlot + part", "max(panel - 1, 0) * 64 / kSlot + part",
+           "exact_and and 64-320-64-int4"),
+    summed("sums of a group have those of the one before", "return (panel * 64 + step * 16) % kSlot != 0;",
+           "return panel + step > 0;", "exact_and and 64-320-64-int4"),
+    summed("the last group of many rows is lost", "(panel + 1) * 64 >= p.k - k) add(found, 3);", "false) add(found, 3);",
+           "exact_and and 64-320-128-int4", "ahead.cuh"),
+    summed("the last group of some rows is lost", "if (found.ends(panel, step) || last) found.take",
+           "if (found.ends(panel, step)) found.take", "exact_and and 32-1088-128-int4", "chain.cuh"),
+    summed("the last group of few rows is lost", "|| (last && step == 3)) found.add", ") found.add",
+           "exact_and and 8-320-128-int4", "warps.cuh"),
+    summed("sums of a segment have those of the one before", "if constexpr (C::kSums) clear<C>(sums);", "",
+           "exact_and and 128-704-64-int4", "ahead.cuh"),
+    summed("totals are those of the last segment", "if (begin > 0) add_parked<C>(sums, warpgroup);", "",
+           "exact_and and 128-704-64-int4", "ahead.cuh"),
+    summed("totals are parked before the segment is added", "if (begin + p.segment < p.k) park", "if (begin == 0) park",
+           "every_tile and int4 and 1", "ahead.cuh"),
+    summed("totals of a thread are those of its neighbour", "const float4* from = parked<C>(warpgroup);",
+           "const float4* from = parked<C>(warpgroup) + (threadIdx.x % 2 == 0 ? 1 : -1);", "every_tile and int4 and 1",
+           "parked.cuh"),
+    summed("the epilogue writes over totals", "    named_sync(1 + warpgroup, kWarpgroup);  // the", "    // the",
+           "every_tile and int4 and 1", "ahead.cuh"),
     coded("the next panel has the codes of this", "chain.cuh", "PanelCodes(line, panel + 1)", "PanelCodes(line, panel)",
           "columns"),
-    coded("products are not waited for", "chain.cuh", "      wgmma_wait<0>();\n", "", "columns"),
+    coded("products are not waited for", "chain.cuh", "      wgmma_wait<0>();\n      keep_alive(a), pin(sums);",
+          "      keep_alive(a), pin(sums);",
+          "columns"),
     coded("the last panels of a segment are lost", "warps.cuh", "(segment.end - k + 63) / 64)", "(segment.end - k) / 128)",
           "bound"),
     copied("a stage is not waited for", "cp_async_wait<kStages - 2>();", ";", "bound or last_threads"),

@@ -13,15 +13,17 @@ from opfacade.backends.cuda.matmul import coded_groups as matmul_coded_groups
 from opfacade.backends.cuda.matmul import decoded_groups as matmul_decoded_groups
 from opfacade.core.descriptor import forget_specializations
 from opfacade.plan import forget_selections
+from opfacade.plans.matmul import Weight
 from opfacade.testing import numerics
 from tests import emulator
 from tests.families.matmul import test_copied_groups as few
 from tests.families.matmul.test_coded_kernel import AHEAD
-from tests.families.matmul.test_copied_groups import INT4, MXFP4, NVFP4, UINT4, made
+from tests.families.matmul.test_copied_groups import INT4, MXFP4, NVFP4, SUMS, UINT4, made
 from tests.families.matmul.test_grouped_kernel import drawn, writes_no_row_that_takes_none
 
 SM_90A = Target.parse("sm_90a")
-WEIGHTS = {"uint4": UINT4, "int4": INT4, "mxfp4": MXFP4, "nvfp4": NVFP4}
+WEIGHTS = {"uint4": UINT4, "int4": INT4, "mxfp4": MXFP4, "nvfp4": NVFP4, "sums": SUMS}
+SHORT = Weight(dtype="uint4", group=32, zero="int", scale_dtype="f32", dequantise="group_sum")
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +154,19 @@ def test_a_k_of_no_whole_panel_has_the_kernel_of_few():
     assert chosen(of(4096, k=2888)).sku.impl == "mma_grouped_codes"
 
 
+def test_short_groups_of_gathered_rows_have_small_tiles():
+    """Their scales do not fit in the registers of tiles of 128 rows."""
+    found = [
+        chosen(of(8192, weight=SHORT, **more), max_workspace_bytes=0).sku for more in ({}, {"gather": True, "num_x_rows": 9})
+    ]
+    assert [dict(sku.spec)["tile_rows"] for sku in found] == [128, 64]
+    assert {sku.impl for sku in found} == {"wgmma_grouped_codes"}
+
+
+def test_experts_whose_numbers_are_not_rounded_are_never_decoded_to_16_bits():
+    assert {chosen(of(rows, weight=SUMS)).sku.impl for rows in (1024, 65536)} == {"wgmma_grouped_codes"}
+
+
 def test_both_kernels_have_the_same_promise():
     small, large = chosen(of(16)), chosen(of(2048), require="batch_invariant", max_workspace_bytes=0)
     assert large.sku.impl == "wgmma_grouped_codes"
@@ -159,11 +174,11 @@ def test_both_kernels_have_the_same_promise():
 
 
 @AHEAD
-@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("name", WEIGHTS | {"short groups": SHORT})
 @pytest.mark.parametrize("rows", [1024, 8192])
 def test_it_compiles_without_spills(name, rows):
     for more in ({}, {"gather": True, "num_x_rows": 8192}):
-        plan = chosen(of(rows, weight=WEIGHTS[name], **more), max_workspace_bytes=0)
+        plan = chosen(of(rows, weight=(WEIGHTS | {"short groups": SHORT})[name], **more), max_workspace_bytes=0)
         assert plan.sku.impl == "wgmma_grouped_codes"
         plan.compile()
         assert plan.cache_state == "shared"

@@ -254,9 +254,9 @@ def test_segments_follow_from_n_and_k():
 @pytest.mark.parametrize(
     "weight",
     [
-        {"dequantise": "exact"},
+        {"dequantise": "exact", "group": 16},
         {"scale_dtype": "f8_e4m3"},
-        {"dtype": "e2m1", "dequantise": "exact"},
+        {"dtype": "e2m1", "dequantise": "exact", "group": None},
         {"dtype": "e2m1", "scale_dtype": "f32"},
         {"dtype": "e2m1", "group": None, "scale_dtype": "f8_e8m0", "dequantise": "exact"},
         NVFP4 | {"dequantise": "rounded"},

@@ -15,6 +15,9 @@ from tests import emulator
 from tests.families.matmul.test_coded_kernel import E2M1, FORMS, MXFP4, NVFP4, made
 
 AMPERE = Target.parse("sm_80")
+SUMS = {"sums": made(rows=9, k=1088, weight={"zero": "int", "dequantise": "exact"}, out_dtype="f32")}
+SUMS |= {"sums of many rows": made(rows=70, k=77, weight={"dtype": "int4", "group": 32, "dequantise": "group_sum"})}
+SUMS |= {"sums in f16": made(k=352, weight={"dtype": "e2m1", "group": 128, "dequantise": "exact"}, dtype="f16")}
 
 
 def subject_of(problem):
@@ -33,9 +36,10 @@ def checked(problem, args):
 
 
 @emulator.needed
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FORMS | SUMS)
 def test_it_keeps_its_bound(name):
-    checked(FORMS[name], inputs.make_args(FORMS[name], 3))
+    problem = (FORMS | SUMS)[name]
+    checked(problem, inputs.make_args(problem, 3))
 
 
 @emulator.needed
@@ -96,7 +100,7 @@ def test_the_last_threads_may_run_first(rows, monkeypatch):
 @pytest.mark.parametrize("rows", [1, 4096])
 def test_it_compiles_and_its_shared_memory_fits(arch, rows):
     target = Target.parse(arch)
-    weights = ({"zero": "int"}, MXFP4, *([NVFP4] if arch == "sm_89" else []))
+    weights = ({"zero": "int"}, {"zero": "int", "dequantise": "exact"}, MXFP4, *([NVFP4] if arch == "sm_89" else []))
     for weight in weights:
         plan = Plan.select(made(rows=rows, n=4096, k=4096, weight=weight), Preference(backend="cuda"), target)
         plan.compile()
@@ -107,7 +111,7 @@ def test_it_compiles_and_its_shared_memory_fits(arch, rows):
 
 
 REFUSED = {
-    "exact": ({"dequantise": "exact"}, 'dequantise expected "rounded"|rounded'),
+    "exact": ({"dequantise": "exact", "group": 16}, "group"),
     "nvfp4": (NVFP4, "sm_89"),
     "order": ({"zero": "int", "group": None, "num_groups": 3}, "num_groups"),
 }

@@ -26,10 +26,11 @@ UINT4 = Weight(dtype="uint4", group=64, zero="int", dequantise="rounded")
 INT4 = Weight(dtype="int4", group=128, group_offset=96, dequantise="rounded")
 MXFP4 = Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0")
 NVFP4 = Weight(dtype="e2m1", group=16, scale_dtype="f8_e4m3", global_scale=True)
+SUMS = Weight(dtype="int4", group=128)
 COLUMNS = Weight(dtype="f8_e4m3", scale_dtype="f32")
 BLOCKS = Weight(dtype="f8_e4m3", group=128, scale_dtype="f32", dequantise="rounded")
 HALVES = Weight(dtype="f8_e4m3", group=32, scale_dtype="f16", dequantise="rounded")
-WEIGHTS = {"uint4": UINT4, "int4": INT4, "mxfp4": MXFP4, "e4m3": COLUMNS, "e4m3 in groups": BLOCKS, "bf16": None}
+WEIGHTS = {"uint4": UINT4, "int4": INT4, "mxfp4": MXFP4, "sums": SUMS, "e4m3": COLUMNS, "e4m3 in groups": BLOCKS, "bf16": None}
 
 
 def made(weight=UINT4, groups=3, rows=90, n=72, k=192, dtype="bf16", **more):
@@ -41,6 +42,8 @@ FORMS = {
     "int4 with bias": made(INT4, n=33, k=320, bias=True, bias_dtype="f32", activation="silu", out_dtype="f32"),
     "mxfp4 gated": made(MXFP4, n=40, gated=True, bias=True, groups=20),
     "nvfp4": made(NVFP4, k=320, rows=20),
+    "sums": made(SUMS, k=320, rows=20),
+    "sums gated": made(SUMS, n=40, k=1088, gated=True, rows=70, gather=True, num_x_rows=11),
     "added": made(add=True, accumulate=True, beta=0.5, groups=9),
     "e4m3": made(COLUMNS, rows=30),
     "e4m3 in groups": made(BLOCKS, k=400, rows=20, groups=4),
@@ -257,7 +260,7 @@ def test_order_k_is_one_chain():
 
 
 REFUSED = {
-    "exact": (made(Weight(dtype="uint4", group=64, zero="int", dequantise="exact")), "rounded"),
+    "exact": (made(Weight(dtype="uint4", group=16, zero="int", dequantise="exact")), "group"),
     "order": (made(None, weight_layout="kn"), "nk"),
     "groups": (made(None, groups=1025), "groups"),
     "e4m3 in groups": (made(Weight(dtype="f8_e4m3", group=128)), "rounded"),

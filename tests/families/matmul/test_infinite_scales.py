@@ -62,6 +62,7 @@ def run(problem, args, impl, device):
         assert subject.plan.sku.impl == impl
         subject.run(args)
     forget_specializations(), forget_selections()
+    return subject.plan.sku
 
 
 @emulator.needed
@@ -134,4 +135,47 @@ def test_an_infinite_scale_multiplies_the_sum_of_its_block(name, operand):
     sku = Plan.select(problem, target=Target.cpu()).sku if impl is None else subject.plan.sku
     assert numerics.check(problem, args, sku, before=before).worst <= 1
     args.out[2, 3] = math.inf
+    assert numerics.check(problem, args, sku, before=before).worst > 1
+
+
+CODES = {"dtype": "uint4", "group": 32, "zero": "int"}
+LOST = {
+    "reference": (None, one(Weight(**CODES))),
+    "sums of groups": ("wgmma_codes", one(Weight(**CODES))),
+    "sums of groups, many rows": ("wgmma_codes", one(Weight(**CODES)).model_copy(update={"total_num_rows": 140})),
+    "numbers in two terms": ("wgmma_tile", one(Weight(**CODES), k=264)),
+    "numbers in one term": ("wgmma_codes", one(Weight(dtype="e2m1", group=32, scale_dtype="f8_e8m0"))),
+    "experts": ("wgmma_grouped_codes", groups(Weight(**CODES)).model_copy(update={"total_num_rows": 40})),
+    "few rows of experts": ("mma_grouped_codes", groups(Weight(**CODES))),
+}
+
+
+@emulator.needed
+@pytest.mark.parametrize("scale", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("name", LOST)
+def test_a_scale_of_a_group_that_is_not_finite_loses_its_column(name, scale):
+    """Each row of that column, also where x or all sums are 0, and no other column. The harness accepts any infinity or NaN
+    there, and no finite number."""
+    impl, problem = LOST[name]
+    problem = problem.revalidated()
+    args = inputs.make_args(problem, 1)
+    args.x.copy_(torch.arange(args.x.numel()).reshape(args.x.shape) % 5 - 2), args.x[0].fill_(0.0)
+    if problem.weight_format.scale_dtype == "f8_e8m0":
+        scale = math.nan  # it has no infinity
+    args.weight_scale[..., 3, 1] = scale
+    if isinstance(problem, GroupedMatmulDescriptor):
+        args.indptr.copy_(torch.tensor([0, problem.total_num_rows]))
+    if impl is None:
+        Plan.select(problem, target=Target.cpu()).run(args)
+        sku = Plan.select(problem, target=Target.cpu()).sku
+    else:
+        sku = run(problem, args, impl, None)
+    finite = args.out.isfinite()
+    assert not bool(finite[:, 3].any())
+    assert bool(finite[:, [0, 1, 2, 4, 5, 6, 7]].all())
+    before = numerics.snapshot(problem, args)
+    assert numerics.check(problem, args, sku, before=before).worst <= 1
+    args.out[1, 3] = -args.out[1, 3]
+    assert numerics.check(problem, args, sku, before=before).worst <= 1
+    args.out[1, 3] = 1.0
     assert numerics.check(problem, args, sku, before=before).worst > 1

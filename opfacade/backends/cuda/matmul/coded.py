@@ -28,6 +28,8 @@ _ALONG = 4  # warpgroups of a CTA with separate segments
 # (CTAs per cluster, maximum total of CTAs that run concurrently). Other numbers would change bits.
 _SPLITS = ((8, 96), (4, 112), (2, 132))
 _LEAST = 256  # minimum elements per segment
+_SUMMED = (32, 64, 128)  # groups whose sums are scaled
+_SUMMED_ROWS = 32  # maximum rows of a tile of warpgroups along k, whose registers hold sums of groups too
 # (rows of a tile, warpgroups along k): stages of codes, stages of x, panels of x.
 _RING = {
     (8, 4): (4, 4, 4),
@@ -37,6 +39,7 @@ _RING = {
     (64, 1): (3, 16, 1),
     (128, 1): (3, 8, 1),
 }
+_PARKED = (3, 6, 1)  # the same for tiles whose totals are in shared memory
 _SUMS = 68 * 4  # bytes per row of partial sums
 # Allowed formats with int4 and uint4, and with e2m1 unless _SCALES has the type of x.
 _ALLOWED: dict[str, tuple[str | int | None, ...]] = {
@@ -51,6 +54,7 @@ _BY_WARPS = 16  # maximum rows of x for mma.sync
 _SHARED = 32  # minimum rows of a tile of x that neighbouring CTAs share
 _ALL = 114  # SMs of the smallest card
 _ROUND = 32  # rows of x whose sums are stored together
+_FIT = 64  # maximum rows of a tile whose totals fit in registers with sums of groups and of a segment
 
 _FORM = Form(
     descriptor=MatmulDescriptor,
@@ -58,6 +62,7 @@ _FORM = Form(
     impl="wgmma_codes",
     in_any_batch={"codes": "tests/families/matmul/test_coded_kernel.py::test_a_row_has_its_bits_in_any_batch"},
     on_a_gpu="tests/families/matmul/test_matmul_gpu.py::test_a_row_has_its_bits_among_any_rows_on_a_gpu",
+    sums=True,
 )
 
 
@@ -70,7 +75,12 @@ class _Time(NamedTuple):
 
 # Fitted to an H200: ns per call, and the times of a tile, by its rows and warpgroups.
 _CALL = 5500.0
-_TIMES = {(128, 2): _Time(3100.0, 464.0), (128, 1): _Time(3500.0, 320.0), (64, 4): _Time(6000.0, 700.0)}
+_TIMES = {
+    (128, 2): _Time(3100.0, 464.0),
+    (128, 1): _Time(3500.0, 320.0),
+    (64, 4): _Time(6000.0, 700.0),
+    (32, 4): _Time(4200.0, 500.0),
+}
 
 
 class Coding(NamedTuple):
@@ -85,7 +95,7 @@ class Coding(NamedTuple):
 class Coded(NamedTuple):
     """rows: rows of x per tile. along: warpgroups with the same columns and different segments of k. beside: warpgroups with
     adjacent columns. split: CTAs of a cluster that share a tile. slot: elements of k that are always in one group; 0: all.
-    aside: CTAs of a cluster that share rows of x."""
+    aside: CTAs of a cluster that share rows of x. sums: whether scales multiply sums of groups."""
 
     rows: int
     along: int
@@ -96,6 +106,7 @@ class Coded(NamedTuple):
     repack: bool = False
     aside: int = 1
     size: int = 2
+    sums: bool = False
 
     @property
     def revision(self) -> int:
@@ -103,16 +114,27 @@ class Coded(NamedTuple):
         return 2 if self.size == 1 and self.slot == 0 else 1
 
     @property
+    def parks(self) -> bool:
+        """Whether totals are in shared memory while a segment is summed."""
+        return self.sums and self.segments is not None and self.along == 1 and self.rows > _FIT
+
+    @property
+    def ring(self) -> tuple[int, int, int]:
+        """Stages of codes, stages of x, panels of x."""
+        return _PARKED if self.parks else _RING[self.rows, self.along]
+
+    @property
     def panels(self) -> int:
         """Panels per stage of x: a panel has 64 elements of 16 bits or 128 of 8 bits."""
-        return max(1, _RING[self.rows, self.along][2] * self.size // 2)
+        return max(1, self.ring[2] * self.size // 2)
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory, as in CodedShared."""
-        (codes, x, _), panels = _RING[self.rows, self.along], self.panels
+        (codes, x, _), panels = self.ring, self.panels
         team = codes * self.beside * _COLUMNS * 128 + x * panels * self.rows * 128 + 16 * (codes + x)
-        return self.along * team + self.along * self.beside * min(self.rows, _ROUND) * _SUMS
+        partial = max(min(self.rows, _ROUND) * _SUMS, self.parks * self.rows * _COLUMNS * 4)
+        return self.along * team + self.along * self.beside * partial
 
     def facts(self) -> dict[str, Fact]:
         found: dict[str, Fact] = {"tile_rows": self.rows, "tile_columns": _COLUMNS * self.beside}
@@ -123,7 +145,7 @@ class Coded(NamedTuple):
         return found | ({"split": self.split} if self.split > 1 else {})
 
     def printed(self) -> dict[str, Fact]:
-        codes, x, _ = _RING[self.rows, self.along]
+        codes, x, _ = self.ring
         shape: dict[str, Fact] = {"tokens": self.rows, "along": self.along, "beside": self.beside, "split": self.split}
         shape |= {"aside": self.aside}
         shape |= {"code_stages": codes, "x_stages": x, "x_panels": self.panels, "shared": self.shared, "slot": self.slot}
@@ -150,18 +172,19 @@ def _shape(problem: MatmulDescriptor, target: Target) -> Coded:
     assert problem.weight_format is not None
     sms = min(target.sm_count, problem.sm_limit or target.sm_count)
     sizes = Coding(problem.total_num_rows, problem.n * problem.columns, problem.k, problem.batch)
-    return shape_of(sizes, slot_of(problem.weight_format), sms)._replace(size=ITEMSIZE[problem.dtype])
+    sums = way_of(problem.weight_format, problem.dtype, True) == "sums"
+    return shape_of(sizes, slot_of(problem.weight_format), sms, sums)._replace(size=ITEMSIZE[problem.dtype])
 
 
-def shape_of(sizes: Coding, slot: int, sms: int) -> Coded:
+def shape_of(sizes: Coding, slot: int, sms: int, sums: bool = False) -> Coded:
     """Up to 64 rows use warpgroups along k. More rows use the tile that is fastest in a model. All CTAs of a split run
     concurrently, so a split needs as many SMs as it has CTAs, or all SMs."""
     segments = segments_of(sizes.n, sizes.k)
-    along = _along(sizes, segments, slot, sms)
+    along = _along(sizes, Coded(_SUMMED_ROWS if sums else 64, _ALONG, 1, 1, segments, slot, sums=sums), sms)
     fits = along.split == 1 or sms >= _ALL or _ctas(along, sizes) <= sms
     if sizes.rows <= 64:
-        return along if fits else Coded(64, 1, 2, 1, segments, slot)
-    shapes = [Coded(128, 1, beside, 1, segments, slot) for beside in (2, 1)] + ([along] if fits else [])
+        return along if fits else Coded(64, 1, 2, 1, segments, slot, sums=sums)
+    shapes = [Coded(128, 1, beside, 1, segments, slot, sums=sums) for beside in (2, 1)] + ([along] if fits else [])
     return min(shapes, key=lambda shape: nanoseconds(shape, sizes, sms))
 
 
@@ -178,12 +201,13 @@ def _ctas(shape: Coded, sizes: Coding) -> int:
     return -(-sizes.rows // shape.rows) * -(-sizes.n // (_COLUMNS * shape.beside)) * sizes.batch * shape.split
 
 
-def _along(sizes: Coding, segments: Segments | None, slot: int, sms: int) -> Coded:
-    many = 1 if segments is None else segments.many
+def _along(sizes: Coding, most: Coded, sms: int) -> Coded:
+    """The shape for few rows. most: the one with the most rows per tile."""
+    many = 1 if most.segments is None else most.segments.many
     split = next(split for split in (1, 2, 4, 8) if split * _ALONG >= many)
-    rows = next((tile for tile in (8, 16, 32) if tile >= sizes.rows), 64)
+    rows = next((tile for tile in (8, 16, 32) if tile >= sizes.rows), most.rows)
     aside = 2 if rows >= _SHARED and split == 1 and min(sizes.n // _COLUMNS, sms) >= 2 else 1
-    return Coded(rows, _ALONG, 1, split, segments, slot, aside=aside)
+    return most._replace(rows=rows, split=split, aside=aside)
 
 
 def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
@@ -194,8 +218,8 @@ def _lacks(problem: MatmulDescriptor, target: Target) -> Iterator[Reason]:
     if problem.dtype == _BYTES:
         yield from _lacks_of_bytes(problem, problem.weight_format)
         return
-    yield from matmul_codes.lacks(problem, problem.weight_format)
-    yield from lacks_of_codes(problem.weight_format, problem.dtype)
+    yield from matmul_codes.lacks(problem, problem.weight_format, sums=True)
+    yield from lacks_of_codes(problem.weight_format, problem.dtype, sums=True)
 
 
 def _lacks_of_bytes(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reason]:
@@ -210,11 +234,14 @@ def _lacks_of_bytes(problem: MatmulDescriptor, weight: Weight) -> Iterator[Reaso
     yield from support.choice_reason("OPF-S003", "weight_format.group_offset % 32", weight.group_offset % 32, (0,))
 
 
-def lacks_of_codes(weight: Weight, dtype: str) -> Iterator[Reason]:
-    """Reasons against a format whose numbers are neither rounded to the type of x nor representable in it."""
+def lacks_of_codes(weight: Weight, dtype: str, sums: bool = False) -> Iterator[Reason]:
+    """Reasons against a format whose numbers are neither rounded to the type of x nor representable in it. sums: as in
+    way_of."""
     yield from support.choice_reason("OPF-S003", "weight_format.dtype", weight.dtype, ("int4", "uint4", "e2m1"))
     allowed = _ALLOWED
-    if weight.dtype == "e2m1" and dtype in _SCALES:
+    if way_of(weight, dtype, sums) == "sums":
+        allowed = {"group": _SUMMED}
+    elif weight.dtype == "e2m1" and dtype in _SCALES:
         allowed = {"scale_dtype": _SCALES[dtype]}
         if way_of(weight, dtype) != "whole":
             allowed |= {"dequantise": ("rounded",), "global_scale": (False,)}

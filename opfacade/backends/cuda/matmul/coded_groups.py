@@ -11,6 +11,7 @@ from opfacade.backends.cuda.matmul import coded_mma as matmul_coded_mma
 from opfacade.backends.cuda.matmul import grouped as matmul_grouped
 from opfacade.backends.cuda.matmul.coded import Coded
 from opfacade.backends.cuda.matmul.copied import segments_of
+from opfacade.backends.cuda.matmul.decoding import way_of
 from opfacade.backends.cuda.matmul.kernel import ARCH, Form, candidate
 from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
@@ -21,6 +22,7 @@ from opfacade.plans.matmul import GroupedMatmulDescriptor
 _CODES = ("int4", "uint4", "e2m1")
 _MOST_GROUPS = 1024  # the limit of the kernel for few rows
 _FEW, _SOME = 16, 44  # maximum rows per group for mma.sync, and for tiles of 64 rows
+_SHORT_SLOT = 32  # slot whose scales and sums do not fit in registers with 128 rows, if the producer gathers
 
 _TEST = "tests/families/matmul/test_coded_groups.py::test_a_row_has_the_bits_of_the_kernel_of_few"
 _FORM = Form(
@@ -29,6 +31,7 @@ _FORM = Form(
     impl="wgmma_grouped_codes",
     in_any_batch={"codes": _TEST},
     on_a_gpu="tests/families/matmul/test_coded_groups_gpu.py::test_a_row_has_the_bits_of_the_kernel_of_few_on_a_gpu",
+    sums=True,
 )
 
 
@@ -38,7 +41,9 @@ def _shape(problem: GroupedMatmulDescriptor, target: Target) -> Coded:
     assert problem.weight_format is not None
     rows, _ = matmul_grouped.rows_of(problem)
     slot = matmul_coded.slot_of(problem.weight_format)
-    return Coded(64 if rows <= _SOME else 128, 1, 2, 1, segments_of(problem.k, problem.order), slot)
+    sums = way_of(problem.weight_format, problem.dtype, True) == "sums"
+    small = rows <= _SOME or (sums and problem.gather and slot == _SHORT_SLOT)
+    return Coded(64 if small else 128, 1, 2, 1, segments_of(problem.k, problem.order), slot, sums=sums)
 
 
 def pays(rows: int) -> bool:
@@ -48,7 +53,7 @@ def pays(rows: int) -> bool:
 
 @at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return tuple(matmul_coded_mma.lacks_of_groups(problem, target, (ARCH,), _CODES))
+    return tuple(matmul_coded_mma.lacks_of_groups(problem, target, (ARCH,), _CODES, sums=True))
 
 
 def _few(problem: GroupedMatmulDescriptor) -> Iterator[Reason]:

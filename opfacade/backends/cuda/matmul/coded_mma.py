@@ -29,6 +29,7 @@ _FORM = Form(
     impl="mma_codes",
     in_any_batch={"codes": f"{_TESTS}::test_a_row_has_its_bits_in_any_batch"},
     on_a_gpu=f"{_TESTS}::test_it_keeps_its_bound",
+    sums=True,
 )
 _BYTE_TESTS = "tests/families/matmul/test_copied_bytes.py"
 _BYTE_FORM = Form(
@@ -62,26 +63,28 @@ def _lacks(problem: MatmulDescriptor, target: Target, bytes_of: bool) -> Iterato
     if problem.weight_format is None:
         yield from support.choice_reason("OPF-S003", "weight_format", None, (_BYTES,) if bytes_of else _FOURS)
         return
-    yield from lacks_of_format(problem, problem.weight_format, target, (_BYTES,) if bytes_of else _FOURS)
+    yield from lacks_of_format(problem, problem.weight_format, target, (_BYTES,) if bytes_of else _FOURS, not bytes_of)
 
 
 def lacks_of_groups(
-    problem: GroupedMatmulDescriptor, target: Target, archs: tuple[str, ...], codes: tuple[str, ...]
+    problem: GroupedMatmulDescriptor, target: Target, archs: tuple[str, ...], codes: tuple[str, ...], sums: bool = False
 ) -> Iterator[Reason]:
-    """Reasons against grouped products whose weights have codes."""
+    """Reasons against grouped products whose weights have codes. sums: as in way_of."""
     yield from support.choice_reason("OPF-S001", "target.arch", target.arch, archs)
     if problem.weight_format is None:
         yield from support.choice_reason("OPF-S003", "weight_format", None, codes)
     else:
-        yield from lacks_of_format(problem, problem.weight_format, target, codes)
+        yield from lacks_of_format(problem, problem.weight_format, target, codes, sums)
 
 
-def lacks_of_format(problem: Product, weight: Weight, target: Target, kinds: tuple[str, ...]) -> Iterator[Reason]:
-    """Reasons against a weight format. kinds: code types that the kernel accepts."""
-    yield from matmul_codes.lacks(problem, weight)
+def lacks_of_format(
+    problem: Product, weight: Weight, target: Target, kinds: tuple[str, ...], sums: bool = False
+) -> Iterator[Reason]:
+    """Reasons against a weight format. kinds: code types that the kernel accepts. sums: as in way_of."""
+    yield from matmul_codes.lacks(problem, weight, sums=sums)
     yield from support.choice_reason("OPF-S003", "weight_format.dtype", weight.dtype, kinds)
     if weight.dtype in _FOURS:
-        yield from matmul_coded.lacks_of_codes(weight, problem.dtype)
+        yield from matmul_coded.lacks_of_codes(weight, problem.dtype, sums)
     else:
         yield from _lacks_of_bytes(weight, problem.dtype)
     if weight.scale_dtype == "f8_e4m3":  # no instruction converts f8_e4m3 elsewhere

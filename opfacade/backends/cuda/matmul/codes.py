@@ -29,15 +29,15 @@ def _with_terms(terms: int) -> Iterator[Tile]:
     return (tile for tile in TILES if tile.cluster == 1 and stages_of(tile, terms) >= _PRODUCERS)
 
 
-def lacks(problem: Product, weight: Weight, ordered: bool = False) -> Iterator[Reason]:
-    """Reasons against a kernel that decodes codes. ordered: whether it supports activation order."""
+def lacks(problem: Product, weight: Weight, ordered: bool = False, sums: bool = False) -> Iterator[Reason]:
+    """Reasons against a kernel that decodes codes. ordered: whether it supports activation order. sums: as in way_of."""
     yield from support.choice_reason("OPF-S002", "dtype", problem.dtype, HALVES)
     yield from support.choice_reason("OPF-S003", "x_layout", problem.x_layout, ("mk",))
     if not ordered:
         yield from support.choice_reason("OPF-S003", "weight_format.num_groups", weight.num_groups, (None,))
     inside = weight.group_offset % _CHUNK
     yield from support.choice_reason("OPF-S003", f"weight_format.group_offset % {_CHUNK}", inside, (0,))
-    if problem.dtype in HALVES and way_of(weight, problem.dtype) is None:
+    if problem.dtype in HALVES and way_of(weight, problem.dtype, sums) is None:
         yield from _inexact(problem, weight)
 
 

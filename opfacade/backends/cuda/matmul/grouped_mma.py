@@ -30,6 +30,7 @@ _FORM = Form(
     impl="mma_grouped_codes",
     in_any_batch={"codes": f"{_TESTS}::test_a_row_has_its_bits_in_any_group"},
     on_a_gpu="tests/families/matmul/test_copied_gpu.py::test_a_row_has_its_bits_in_any_group_on_a_gpu",
+    sums=True,
 )
 _PLAIN_FORM = Form(
     descriptor=GroupedMatmulDescriptor,
@@ -66,7 +67,7 @@ def _lacks_of_plain(problem: GroupedMatmulDescriptor, target: Target) -> Iterato
 
 @at_any_size
 def _unfit(problem: GroupedMatmulDescriptor, target: Target) -> tuple[Reason, ...]:
-    return tuple(matmul_coded_mma.lacks_of_groups(problem, target, _ARCHS, _CODES))
+    return tuple(matmul_coded_mma.lacks_of_groups(problem, target, _ARCHS, _CODES, sums=True))
 
 
 @at_any_size

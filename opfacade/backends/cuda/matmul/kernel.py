@@ -11,7 +11,7 @@ from opfacade.backends.cuda import support
 from opfacade.backends.cuda.declared import REPEATS, CudaKernel, Fact, plain, writes_nothing
 from opfacade.backends.cuda.matmul import repack as matmul_repack
 from opfacade.backends.cuda.matmul import source as matmul_source
-from opfacade.backends.cuda.matmul.decoding import terms
+from opfacade.backends.cuda.matmul.decoding import terms, way_of
 from opfacade.backends.cuda.matmul.segments import Segments
 from opfacade.backends.cuda.matmul.source import Product
 from opfacade.backends.cuda.matmul.tiles import Tile
@@ -57,13 +57,14 @@ def lacks_of_bytes(problem: Product) -> Iterator[Reason]:
 
 class Form(NamedTuple):
     """template: path below csrc. in_any_batch: error model or "codes" -> the test of a row's bits. on_a_gpu: the same test on a
-    GPU."""
+    GPU. sums: whether the kernel scales sums of groups, as in way_of."""
 
     descriptor: type[MatmulDescriptor] | type[GroupedMatmulDescriptor]
     template: str
     impl: str
     in_any_batch: Mapping[str, str]
     on_a_gpu: str
+    sums: bool = False
 
 
 class Shape(NamedTuple):
@@ -101,9 +102,15 @@ class AnyShape(Protocol):
 
 def _guarantee(problem: Product, target: Target, form: Form, segments: Segments | None) -> PrecisionGuarantee:
     kind = "codes" if matmul_source.codes_of(problem) is not None else _model_of(problem)
+    return promise(problem, target, segments, (form.in_any_batch[kind], form.on_a_gpu), form.sums)
+
+
+def _chain(problem: Product, sums: bool) -> int:
+    """Elements of k whose sum a scale multiplies; 0: none does. sums: as in way_of."""
     weight = matmul_source.codes_of(problem)
-    chain = 0 if weight is None or problem.dtype not in FP8 else matmul_source.part_of(weight)
-    return promise(problem, target, segments, (form.in_any_batch[kind], form.on_a_gpu), chain)
+    if weight is None or (problem.dtype not in FP8 and way_of(weight, problem.dtype, sums) != "sums"):
+        return 0
+    return matmul_source.part_of(weight)
 
 
 def _model_of(problem: Product) -> str:
@@ -111,16 +118,16 @@ def _model_of(problem: Product) -> str:
 
 
 def promise(
-    problem: Product, target: Target, segments: Segments | None, evidence: tuple[str, ...], chain: int = 0
+    problem: Product, target: Target, segments: Segments | None, evidence: tuple[str, ...], sums: bool = False
 ) -> PrecisionGuarantee:
     """The guarantee of a kernel. For every tile, sums are in the order of k, in segments that depend only on n and k, so the
-    bits of a row depend on no other row. chain: elements of k per chain of additions; 0: 128."""
+    bits of a row depend on no other row. sums: as in way_of."""
     program = error_model(problem.program().values(), matmul_source.math_of(problem), "matmul", target.sm_version)
     model = _model_of(problem)
     constants = {"u": 2.0**-24} | dict(program.constants) | _SUMS[model]
     constants |= {"k_step": _K_STEP_BEFORE} if model == "matmul-mma16" and target.sm_version < 90 else {}
     constants |= {"segment": float(segments.length)} if segments is not None else {}
-    several = terms(matmul_source.codes_of(problem), problem.dtype)
+    several, chain = terms(matmul_source.codes_of(problem), problem.dtype, sums), _chain(problem, sums)
     constants |= {"terms": float(several)} if several > 1 else {}
     constants |= {"chain": float(chain)} if chain else {}
     return PrecisionGuarantee(
@@ -145,7 +152,7 @@ class _TileKernel(CudaKernel[Product]):
         return support.pairs(**matmul_source.facts(descriptor), **self.shape.facts())
 
     def jit_spec(self, descriptor: Product, target: Target) -> JitSpec:
-        printed = matmul_source.printed(descriptor) | self.shape.printed()
+        printed = matmul_source.printed(descriptor, self.form.sums) | self.shape.printed()
         return support.spec_of(self.form.template, support.pairs(**printed), target)
 
     def launcher(self, descriptor: Product, target: Target, sku: KernelSku, allow_build: bool) -> Launcher:

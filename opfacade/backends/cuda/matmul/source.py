@@ -136,8 +136,8 @@ def scalars(problem: Product, segments: Segments | None) -> tuple[Fact | float, 
     return (*source.numbers(problem), problem.sm_limit or 0, *length, *of_scales)
 
 
-def printed(problem: Product) -> dict[str, Any]:
-    """The program, and the types of its tensors."""
+def printed(problem: Product, sums: bool = False) -> dict[str, Any]:
+    """The program, and the types of its tensors. sums: as in way_of."""
     values = list(problem.program().values())
     names = tuple(dict.fromkeys(str(node.data) for node in ordered(values) if node.kind == "input"))
     numbers = [number.name for number in problem.scalars]
@@ -156,7 +156,7 @@ def printed(problem: Product) -> dict[str, Any]:
         "x_layout": problem.x_layout,
         "weight_layout": problem.weight_layout,
         **_printed_scales(problem.scaling),
-        **_printed_codes(codes_of(problem), problem.dtype),
+        **_printed_codes(codes_of(problem), problem.dtype, sums),
         **_printed_rows(problem),
     }
 
@@ -169,13 +169,14 @@ def _printed_rows(problem: Product) -> dict[str, Any]:
     return {"layout": problem.layout} | flags
 
 
-def _printed_codes(weight: Weight | None, dtype: str) -> dict[str, Fact]:
+def _printed_codes(weight: Weight | None, dtype: str, sums: bool) -> dict[str, Fact]:
     """Constants for decoding codes, including the types of scales and zero points."""
     if weight is None:
-        return {"scaled_sums": False, "global_sums": False}
+        return {"scaled_sums": False, "global_sums": False, "sums": False}
     found: dict[str, Fact] = {"codes": weight.dtype, "group": weight.group or 0, "zero": _ZEROS[weight.zero]}
-    way = way_of(weight, dtype)
-    found |= {"scaled": way != "column", "global_scale": weight.global_scale, "ordered": weight.num_groups is not None}
+    way = way_of(weight, dtype, sums)
+    found |= {"scaled": way not in ("column", "sums"), "sums": way == "sums"}
+    found |= {"global_scale": weight.global_scale, "ordered": weight.num_groups is not None}
     found |= {
         "scaled_sums": weight.scales_columns and way in ("column", "parts"),
         "global_sums": weight.global_scale and way != "rounded",
