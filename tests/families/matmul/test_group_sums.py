@@ -199,8 +199,9 @@ def test_few_rows_have_tiles_of_at_most_32():
     """More sums than those of 32 rows do not fit in the registers of four warpgroups."""
     found = {rows: backend.shape_of(backend.Coding(rows, 4096, 4096), 128, 132, True) for rows in (1, 33, 64, 4096)}
     assert {rows: (one.rows, one.along) for rows, one in found.items()} == {1: (8, 4), 33: (32, 4), 64: (32, 4), 4096: (128, 1)}
-    assert all(one.shared + 4 * 1025 <= 232448 for one in found.values())
+    assert all(one.shared <= 232448 for one in found.values())
     assert found[4096].parks
+    assert found[4096].shared + 4 * 1025 <= 232448  # the same tile with the table of groups
 
 
 @pytest.mark.parametrize(
