@@ -1,6 +1,7 @@
 """Tables of angles against the frequencies of transformers: stored ones and those of the installed release."""
 
 import json
+import math
 from pathlib import Path
 
 import mpmath
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from opfacade.errors import ArgumentError
-from opfacade.plans.rotary import rotary_table
+from opfacade.plans.rotary import rotary_frequencies, rotary_table
 
 STORED = json.loads((Path(__file__).parents[2] / "data/rotary_transformers_5.24.json").read_text())["tables"]
 IDS = [f"{row['kind']}-{row['rotary_dim']}-{i}" for i, row in enumerate(STORED)]
@@ -56,6 +57,19 @@ def test_cosines_of_far_positions_are_correctly_rounded(dtype):
                     got = table[position, column]
                     near = abs(float(got) - float(wanted)) <= torch.finfo(table.dtype).eps * abs(float(wanted)) * 0.51 + 1e-10
                     assert near, (position, pair, got, want)
+
+
+def test_a_ramp_of_yarn_may_end_beyond_the_last_pair():
+    """131072 positions: a pair that turns once would be number 34.6 of 32, so that no pair is divided by the whole factor."""
+    dim, length, factor = 64, 131072, 4.0
+    first, last = (dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(10000.0)) for turns in (32, 1))
+    pair = torch.arange(dim // 2, dtype=torch.float64)
+    ramp = ((pair - math.floor(first)) / (math.ceil(last) - math.floor(first))).clamp(0, 1)
+    want = 10000.0 ** (-2 * pair / dim) * (1 - ramp + ramp / factor)
+    row = {"kind": "yarn", "rotary_dim": dim, "factor": factor, "original_max_position_embeddings": length}
+    got, _ = rotary_frequencies(**row)
+    assert 0 < ramp[-1] < 1
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(("length", "factor", "each"), [(16, 1.25, [1.0, 2.0]), (17, 1.5, [4.0, 8.0])])
