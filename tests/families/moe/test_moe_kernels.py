@@ -72,6 +72,14 @@ def test_experts_of_groups_that_are_not_chosen_are_never_chosen(how):
     assert run(d, args).ids.tolist() == [[5, 4], [0, 1] if how == "max" else [2, 3]]
 
 
+def test_a_group_of_one_expert_is_ranked_by_its_only_key():
+    logits = torch.tensor([[0.5, 3.0, 1.0, 2.0], [4.0, 0.0, 0.0, -1.0]])
+    fields = {"score": "sigmoid", "groups": 4, "top_groups": 2, "group_score": "top2"}
+    d = RouteDescriptor(total_num_rows=2, experts=4, top_k=2, dtype="f32", **fields)
+    args = replace(inputs.make_args(d, 0), logits=logits)
+    assert run(d, args).ids.tolist() == [[1, 3], [0, 1]]
+
+
 def test_given_ids_get_the_weights_of_the_scores_and_unknown_ids_get_zero():
     d = RouteDescriptor(total_num_rows=3, experts=5, top_k=2, dtype="f32", ids_given=True)
     args = replace(inputs.make_args(d, 1), given_ids=torch.tensor([[4, 0], [9, 1], [-1, 5]], dtype=torch.int32))
