@@ -54,7 +54,7 @@ FAULTS = (
     chain("a warp has one part of k", "part += beside", "part += parts", "bits and parts"),
     chain("a number has its first term twice", "if constexpr (C::kTerms == 2) store_vector(out + p.out.batch, numbers.behind);",
           "if constexpr (C::kTerms == 2) store_vector(out + p.out.batch, numbers.pairs);", "any_batch and two"),
-    chain("a second product has the terms of the first", "tile.weight * C::kTerms + term)", "term)", "bits and two",
+    chain("a second product has the terms of the first", "tile.weight * C::kTerms + term)", "term)", "bits and products",
           "kernels/matmul/load.cuh"),
     chain("copied terms are the first", "only.batch + term,", "only.batch,", "any_batch and two", "kernels/matmul/load.cuh"),
     chain("two terms have a place for one", "* terms(problem.weight_format, problem.dtype)", "", "workspace_is", BEFORE),

@@ -56,6 +56,7 @@ MORE = {
     "float zeros": made(rows=9, n=20, k=520, weight=ORDER | {"zero": "float", "scale_dtype": "f32"}, batch=3),
     "added zeros": made(rows=9, n=20, k=72, weight=ORDER | {"zero": "added", "dtype": "int4"}, gated=True),
     "two terms, odd k": made(rows=9, n=20, k=77, weight=ORDER | {"dequantise": "exact"}, batch=2),
+    "terms of two products": made(rows=9, n=20, k=72, weight=ORDER | {"dequantise": "exact"}, batch=2),
     "ordered e4m3": made(rows=9, n=20, k=264, weight=ORDER | {"zero": "none", "dtype": "f8_e4m3"}),
     "ordered e2m1 of f16": made(k=72, weight=ORDER | {"zero": "none", "dtype": "e2m1", "scale_dtype": "f16"}, dtype="f16"),
 }
