@@ -1,4 +1,4 @@
-"""What all plans of one SKU have in common, which the first of them computes."""
+"""Facts that all plans of one SKU share; the first of them computes these facts."""
 
 from __future__ import annotations
 

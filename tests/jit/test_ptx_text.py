@@ -51,7 +51,11 @@ HEADERS = {
         "cp_async_commit": "cp.async.commit_group",
         "cp_async_wait": "cp.async.wait_group kPending",
     },
-    "cp_async_part": {"cp_async_part": "cp.async.cg.shared.global.L2::128B [dst], [src], 16, bytes"},
+    "cp_async_part": {
+        "cp_async_part": "cp.async.cg.shared.global.L2::128B [dst], [src], 16, bytes",
+        "cp_async_16_if": ".reg .pred any; setp.ne.b32 any, static_cast<int>(any), 0; "
+        "@any cp.async.cg.shared.global.L2::128B [dst], [src], 16",
+    },
     "dependent_launch": {
         "allow_dependents": "griddepcontrol.launch_dependents",
         "wait_for_previous": "griddepcontrol.wait",

@@ -29,7 +29,7 @@ _DESCRIBE, _SELECT = 214, 168  # limits on Python calls; creating a program agai
 _SELECT_ANY = 54
 # Sizes change tiles, splits or workspaces of these. A group of one rank runs the reference, with a warning.
 _SELECT_ONE = {
-    "matmul": 62,
+    "matmul": 66,
     "fused_moe": 64,
     "paged_decode": 66,
     "ragged_prefill": 67,

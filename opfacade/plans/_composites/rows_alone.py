@@ -46,7 +46,7 @@ def _sized(
 
     def sized(problem: Descriptor[Any]) -> Offer:
         rows = problem.__dict__[ROWS]
-        # Copies of no rows are empty, so `by_rows` is asked for a problem with rows.
+        # Copies of no rows are empty, so `by_rows` needs a problem with rows.
         of_rows, made = known_of(problem) if rows else _NOTHING
         if of_rows is None:
             return offer(candidate, problem, target)

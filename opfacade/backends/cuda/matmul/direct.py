@@ -4,7 +4,6 @@ are few."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 
 from opfacade.backends.cuda import support
 from opfacade.backends.cuda.matmul import repack as matmul_repack
@@ -13,6 +12,7 @@ from opfacade.backends.cuda.matmul.kernel import ARCH, HALVES, Form, candidate
 from opfacade.core.any_size import at_any_size
 from opfacade.core.candidate import Reason
 from opfacade.core.target import Target
+from opfacade.plans._composites.rows_alone import with_rows
 from opfacade.plans.matmul import MatmulDescriptor
 
 _FORM = Form(
@@ -59,4 +59,4 @@ def _by_rows(problem: MatmulDescriptor, target: Target) -> Callable[[int], Hasha
     return lambda rows: False
 
 
-CANDIDATE = replace(candidate(_FORM, _declines, _shape), by_rows=_by_rows)
+CANDIDATE = with_rows(candidate(_FORM, _declines, _shape), _by_rows)
