@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from bench import moe_pages, operators, program_pages, rank_pages, reliability, sampling_pages, sweep_pages
+from bench import code_pages, moe_pages, operators, program_pages, rank_pages, reliability, sampling_pages, sweep_pages
 from bench.operators import Record, median_of, record
 from bench.records import RESULTS
 
@@ -187,8 +187,16 @@ def matmul(page: Path) -> list[str]:
     layers = [row for row in rows if not row["random"] and row["ratio"] is not None]
     ahead = sum(row["ratio"] >= 1 for row in layers)
     peers = "torch (cuBLAS, cuBLASLt) and cuBLASLt's fastest algorithm"
+    codes = record("codes")
+    low_bit = [
+        stamp("codes", codes, page, "Low-bit weights"),
+        "",
+        textwrap.fill(code_pages.TEXT, WIDTH),
+        "",
+        *code_pages.lines(codes),
+    ]
     told = f"{len(layers)} products from model layers, compared with {peers}: ours is at least as fast in {ahead} of them."
-    return [*stamps, "", textwrap.fill(told, WIDTH), *sweep_pages.lines([row for row in rows if row["random"]])]
+    return [*stamps, "", textwrap.fill(told, WIDTH), *sweep_pages.lines([row for row in rows if row["random"]]), "", *low_bit]
 
 
 def moe(page: Path) -> list[str]:
