@@ -106,10 +106,12 @@ def expert(problem, args, e, x, error):
 
 
 def shared(problem, args, x):
-    """The shared expert; its result may be rounded before it is added."""
+    """The shared expert plus `add`; this sum may be rounded before the results of the other experts are added."""
     value, error = product(x, torch.zeros_like(x), wide(args.shared_up))
     value, error = rounded(*hidden_of(problem, value, error), problem.dtype)
     value, error = product(value, error, wide(args.shared_down))
+    if problem.add:
+        value, error = value + wide(args.add), error + SLACK * wide(args.add).abs()
     return value, error + half_unit(value.abs() + error, args.out.dtype)
 
 
@@ -140,6 +142,6 @@ def expected(problem, args):
     if problem.shared_width:
         own, off = shared(problem, args, x)
         value, size, extra = value + own, size + own.abs(), extra + off
-    if problem.add:
+    elif problem.add:
         value, size = value + wide(args.add), size + wide(args.add).abs()
     return found | {"out": Near(value, size, extra)}

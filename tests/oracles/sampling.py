@@ -34,21 +34,27 @@ def adjusted(problem, args, r, logits):
         off = f32(wide(args.frequency[r]) * counts)
         a = torch.where(counts > 0, f32(f32(a - off) - wide(args.presence[r])), a)
         size = size + (counts > 0) * (off.abs() + wide(args.presence[r]).abs())
+    a = limited(a)
     if problem.soft_cap:
         seen = a > -torch.inf
         a = torch.where(seen, problem.soft_cap * torch.tanh(a / problem.soft_cap), a)
     return a, size.nan_to_num(0.0, 0.0, 0.0)
 
 
+def limited(a):
+    """Candidates lie between -2^127 and 2^127."""
+    return torch.where(a > -torch.inf, a.clamp(-MOST, MOST), a)
+
+
 def heated(problem, args, r, a):
     """Divided by the temperature of the row; a row with at most 0 is not changed."""
     heat = float(args.temperature[r]) if problem.temperature else 1.0
-    return f32(a / heat) if heat > 0 else a
+    return limited(f32(a / heat)) if heat > 0 else a
 
 
 def candidates(a):
     """The candidates in their order: the largest first, then the lowest id."""
-    a = a.masked_fill(a.isnan(), -torch.inf).clamp(max=MOST)
+    a = limited(a.masked_fill(a.isnan(), -torch.inf))
     order = torch.argsort(a, descending=True, stable=True)
     return order[a[order] > -torch.inf], a
 
@@ -63,9 +69,9 @@ def _prefix(problem, args, r, count, masses):
     if not count:
         return 0
     kept, first = count, count
-    if problem.top_k and 0 < int(args.top_k[r]) < problem.vocab:
-        first = min(count, int(args.top_k[r]))
-        kept = first
+    if problem.top_k:
+        k = int(args.top_k[r]) if 0 < int(args.top_k[r]) < problem.vocab else count
+        kept = first = min(count, k, problem.max_top_k or count)
     if problem.top_p and float(args.top_p[r]) < 1:
         p, total = float(args.top_p[r]), masses[: first if problem.order == "top_k_first" else count].sum()
         reached = (masses.cumsum(0) >= p * total).nonzero()
@@ -128,7 +134,7 @@ def settled(problem, args):
 def _adjust(problem, args):
     n = valid(problem, args)
     rows = [adjusted(problem, args, r, wide(args.logits[r])) for r in range(n)]
-    value = [heated(problem, args, r, a.masked_fill(a.isnan(), -torch.inf)).clamp(max=MOST) for r, (a, _) in enumerate(rows)]
+    value = [heated(problem, args, r, a.masked_fill(a.isnan(), -torch.inf)) for r, (a, _) in enumerate(rows)]
     size = [s / heat if (heat := float(args.temperature[r]) if problem.temperature else 1.0) > 0 else s
             for r, (_, s) in enumerate(rows)]  # fmt: skip
     both = [torch.stack(own) if n else torch.zeros(0, problem.vocab, dtype=torch.float64) for own in (value, size)]

@@ -27,7 +27,8 @@ class FusedMoeDescriptor(LayerFields):
     biases. router: chosen_ids and chosen_weights are computed from logits, as by RouteDescriptor; null: ids and weights are
     inputs. Choices of experts that are not on this rank are skipped. first_expert, num_local: as in MoeSortDescriptor. Tensors
     between steps are stored in dtype: the results of `up` (unless its product applies the activation), of the activation, and
-    of `down`. Products add as their kernels do, and the sum over slots is f32. The workspace contains all these tensors.
+    of `down`, to which `add` is added first if `down` is that of the shared expert. Products add as their kernels do, and the
+    sum over slots is f32. The workspace contains all these tensors.
     scaling: weights of experts are in f8_e4m3, with scales; rows of x, and the results of the activation, are quantised to
     f8_e4m3 with a scale for each row ("token") or each 128 elements of a row ("block") before a product. The shared expert
     stays in dtype. With "block", hidden and width are multiples of 128.
