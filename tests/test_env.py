@@ -18,7 +18,7 @@ from opfacade.tools.catalogue import environment
 
 FUNCTIONS = [
     f for name, f in inspect.getmembers(env, inspect.isfunction)
-    if f.__module__ == env.__name__ and not name.startswith("_") and name not in ("is_set", "unknown")
+    if f.__module__ == env.__name__ and not name.startswith("_") and name not in ("is_set", "unknown", "of_plan")
 ]  # fmt: skip
 
 

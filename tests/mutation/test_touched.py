@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.families.moe import test_moe_kernels as kernels
 from tests.mutation import run
 from tests.mutation.operators import aimed, aimed_trial, line_table, touched
 from tests.mutation.operators.fault import Change, Fault
@@ -108,7 +109,10 @@ def test_the_recorder_counts_lines_of_the_library_alone_and_of_tests_that_pass(t
 
 def test_a_recording_has_the_lines_of_a_kernel_for_its_first_test_and_for_later_ones(tmp_path):
     """The emulator compiles a kernel when the first test launches it."""
-    file, names = "tests/families/moe/test_moe_kernels.py", ("number_of_replicas", "scores_that_sum_to_zero")
+    file = "tests/families/moe/test_moe_kernels.py"
+    of_sums = kernels.test_scores_whose_sum_is_zero_give_zero_weights
+    of_replicas = kernels.test_a_number_of_replicas_out_of_range_is_treated_as_one
+    names = (of_sums.__name__, of_replicas.__name__)
     words = ["-p", "tests.mutation.operators.recorder", f"--touched={tmp_path / 'parts'}", "-k", " or ".join(names), file]
     pytest_words = ["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
     done = subprocess.run([sys.executable, "-m", *pytest_words, *words], cwd=ROOT, capture_output=True, text=True)

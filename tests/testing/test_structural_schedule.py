@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from opfacade import Plan, Preference, Target
+from opfacade.backends.cuda import mla as cuda_mla
 from opfacade.backends.cuda.attention import decode as attention_decode
 from opfacade.backends.cuda.attention import prefill as attention_prefill
 from opfacade.plans.attention import BatchPagedDecodeDescriptor, BatchPagedPrefillDescriptor, PagedKvCacheDescriptor
@@ -389,5 +390,8 @@ def test_the_binary_and_chunk_of_an_invariant_sku_do_not_follow_the_batch(kind):
         plans = [Plan.select(d, Preference(backend="cuda"), TARGET) for d in (one, many)]
     assert plans[0].sku == plans[1].sku
     assert plans[0].jit_spec == plans[1].jit_spec
+    if one.op == "mla_decode":
+        assert cuda_mla.split_of(one) == cuda_mla.split_of(many)
+        return
     cut = attention_decode.split_of if "decode" in kind else lambda d, t: attention_prefill.splits_of(d, t)[::2]
     assert cut(one, TARGET) == cut(many, TARGET)

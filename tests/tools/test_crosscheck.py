@@ -80,7 +80,7 @@ def test_off_leaves_the_launcher_alone():
     descriptor, args = decode([9])
     plan = plan_of(descriptor)
     plan.run(args)
-    assert plan._launch.__module__ == "opfacade.backends.reference.attention"
+    assert plan._launch.__module__.startswith("opfacade.backends.reference.")
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from opfacade import Plan, Preference, Target, env, errors, validation
+from opfacade import Plan, Preference, Target, env, errors
 from opfacade import plan as plans
 from opfacade.errors import ArgumentError, IndexDataError, SettingError
 from opfacade.validation import host
@@ -42,7 +42,7 @@ def refused(problem, kind=IndexDataError):
 def test_the_level_is_one_of_four(monkeypatch):
     for level in env.LEVELS:
         monkeypatch.setenv("OPFACADE_VALIDATE", level)
-        assert validation.level() == level
+        assert env.validate() == level
     monkeypatch.setenv("OPFACADE_VALIDATE", "paranoid")
     with pytest.raises(SettingError, match=r"off, metadata, indices, full, got 'paranoid'. \[OPF-E001\]"):
         on_reference(PROBLEMS[0])

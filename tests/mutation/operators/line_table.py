@@ -28,7 +28,8 @@ def keep(report: Callable[[frozenset[Line]], None]) -> None:
     from tests import emulator
     from tests.emulator import builds, lazy
 
-    builds.FLAGS = (*builds.FLAGS, "-g1")
+    # A line table contains paths of its checkout, and checkouts share libraries with equal flags.
+    builds.FLAGS = (*builds.FLAGS, "-g1", f"-fdebug-prefix-map={ROOT}={ROOT}")
     plain, of_spec, serve_plain = builds.library, emulator.library_of, lazy.serve
     kernels: dict[Path, set[Path]] = {}
 
