@@ -201,7 +201,7 @@ def test_tiles_of_two_terms_compile():
     """A kernel that spills registers does not compile here."""
     for tile in (Tile(128, 192, 1), Tile(128, 128, 1), Tile(64, 192, 1)):
         with paid(True), patch.object(Work, "tile", tile):
-            plan = chosen(of(4096, Weight(dtype="int4", group=128)))
+            plan = chosen(of(4096, Weight(dtype="int4", group=16)))
             assert plan.sku.impl == IMPL
             plan.compile()
             assert plan.cache_state == "shared"

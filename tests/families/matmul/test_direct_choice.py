@@ -6,6 +6,7 @@ from opfacade import Plan, Preference, Target, explain
 from opfacade.backends.cuda.matmul import CANDIDATES, direct_choice
 from opfacade.backends.cuda.matmul.direct_choice import choice
 from opfacade.plans.matmul import MatmulDescriptor
+from tests.support.assemblers import any_assembler
 
 SM_90A = Target.parse("sm_90a")
 # Microseconds on an H200 with a cold L2: (rows, n, k) -> time by tiles of wgmma, and of each measured tile by mma.sync.
@@ -35,6 +36,12 @@ MEASURED = {
     (4208, 48, 996): {"wgmma": 17.0, "32x64": 15.3, "64x64": 18.0},
 }
 BY_WGMMA = [(rows, n, k) for rows, n, k in MEASURED if MEASURED[rows, n, k]["wgmma"] == min(MEASURED[rows, n, k].values())]
+
+
+@pytest.fixture(autouse=True)
+def _any_assembler():
+    with any_assembler():
+        yield
 
 
 def made(rows, n, k, **more):

@@ -104,7 +104,7 @@ def test_contradictory_fields_of_codes_are_refused(name):
 
 
 @pytest.mark.parametrize(("unserved", "field", "got", "allowed"), [
-    ({"weight_format": Weight(dtype="int4", group=32)}, "weight_format.dequantise", "exact", "rounded"),
+    ({"weight_format": Weight(dtype="int4")}, "weight_format.dequantise", "exact", "rounded"),
     ({"dtype": "f32"}, "dtype", "f32", "f16"),
 ], ids=["exact", "f32"])  # fmt: skip
 def test_a_refused_step_names_the_reason_of_the_nearest_kernel(unserved, field, got, allowed):
