@@ -147,6 +147,34 @@ def test_nothing_outside_of_an_operand_is_read(k, shape):
 
 
 @emulator.needed
+def test_the_last_line_is_not_read_past_its_end_if_only_other_lines_are_unaligned():
+    """The last line begins and ends at multiples of 16 bytes; the lines before it begin at other addresses."""
+    problem = made(rows=10, n=19, k=256)
+    args = inputs.make_args(problem, 3)
+    with by(SHAPES["8x32"]):
+        subject = emulator.subject(problem)
+        call = replace(args, x=fenced_lines(args.x, 257), weight=fenced_lines(args.weight, 257))
+        assert in_a_child(lambda: subject.run(call) is None) == 0
+
+
+def fenced_lines(tensor, step):
+    """Lines of which each begins `step` elements after the previous one, with a fence after the last."""
+    count, size = tensor.shape
+    flat = fenced(torch.zeros((count - 1) * step + size, dtype=tensor.dtype), True)
+    return flat.as_strided((count, size), (step, 1)).copy_(tensor)
+
+
+@emulator.needed
+@pytest.mark.parametrize("shape", ["8x32", "8-along"])
+def test_accesses_to_stages_of_several_tiles_are_ordered(shape):
+    problem = made(rows=20, n=70, k=515 if shape == "8x32" else 2103, sm_limit=1)
+    with by(SHAPES[shape]):
+        subject = emulator.subject(problem)
+        with emulator.watching():
+            subject.run(subject.args(1))
+
+
+@emulator.needed
 @pytest.mark.parametrize("shape", ["8x32", "32x64", "8-along"])
 def test_a_nan_stays_in_its_row_and_column(shape):
     k = 133 if SHAPES[shape].along == 1 else 2103
