@@ -60,6 +60,15 @@ class Args(metaclass=Spelled):
 ArgsT = TypeVar("ArgsT", bound=Args)
 
 
+class SplitFields(NamedTuple):
+    """names: sorted names of the size fields, which are written as they are; sizes_of: a getter of their values. others_of: a
+    getter of all other fields, if the specialization key has a shape; otherwise None."""
+
+    names: Sequence[str]
+    sizes_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+    others_of: Callable[[dict[str, Any]], tuple[Any, ...]] | None
+
+
 class SpecializationKey:
     """Specialization key: shared by all descriptors that differ only in sizes. example: the first descriptor with this key.
     text, more_of, split: see plan_handles."""
@@ -68,7 +77,7 @@ class SpecializationKey:
 
     def __init__(self, example: Descriptor[Any]) -> None:
         self.example = example
-        self.split: Any = None
+        self.split: SplitFields | None = None
         self.text: str | None = None
         self.more_of: Callable[[dict[str, Any]], tuple[Any, ...]] | None = None
 

@@ -12,10 +12,10 @@ import operator
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from opfacade.core.answer_cache import AnswerCache
-from opfacade.core.descriptor import Descriptor
+from opfacade.core.descriptor import Descriptor, SplitFields
 from opfacade.core.model import Model
 from opfacade.core.preference import Preference
 from opfacade.core.target import Target
@@ -109,20 +109,11 @@ def text_of(descriptor: Descriptor[Any]) -> tuple[str, tuple[object, ...]]:
 Values = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
-class _Split(NamedTuple):
-    """names: sorted names of the size fields, which are written as they are; sizes_of: a getter of their values. others_of: a
-    getter of all other fields, if the specialization key has a shape; otherwise None."""
-
-    names: Sequence[str]
-    sizes_of: Values
-    others_of: Values | None
-
-
 @lru_cache(maxsize=256)
-def _split_fields(kind: type[Descriptor[Any]]) -> _Split:
+def _split_fields(kind: type[Descriptor[Any]]) -> SplitFields:
     sizes = ((kind.sizes | {"shape"}) & kind.model_fields.keys()) - kind.later
     others = None if sizes <= kind.sizes else _tuple_of([name for name in kind.model_fields if name not in sizes])
-    return _Split(sorted(sizes), _tuple_of(sorted(sizes)), others)
+    return SplitFields(sorted(sizes), _tuple_of(sorted(sizes)), others)
 
 
 def _more_of(descriptor: Descriptor[Any], sizes: Sequence[str]) -> Values:

@@ -31,7 +31,8 @@ class _Kept:
         self.sized: dict[int, Callable[[Any], Offer]] = {}
 
     def add(self, place: int, option: Option, descriptor: Descriptor[Any], target: Target) -> None:
-        """Keeps what no size changes of an option: all of it, that there are no reasons, or a function of the sizes."""
+        """Stores the part of an option that is the same at all sizes: all of it, the fact that it has no reasons, or a function
+        of the sizes."""
         candidate, first = option.candidate, self.first
         if type(option.reasons) is AtAnySize and (option.reasons or candidate.size_free):
             self.later[place] = option

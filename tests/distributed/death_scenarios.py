@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from datetime import timedelta
 
 from opfacade.distributed import Group
@@ -29,6 +28,7 @@ def dies(rank, pg, folder, stage, victim):
         found = [error.code, list(error.ranks), str(error)]
     if group is not None:
         group.abort()
+    say(folder, f"aborted {rank}")
     dist.distributed_c10d._abort_process_group()
     again = Group(new_process_group(folder, "after", rank - (rank > victim), world - 1), timeout_s=30)
     again.reserve([sums(world - 1)])
@@ -43,8 +43,9 @@ def _last_act(folder, here, stage, rank, victim, world):
     wait_for(folder, *(f"{stage} {r}" for r in range(world)))
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    if rank == 1:
-        time.sleep(0.5)  # meanwhile the other survivor has aborted its group; it must not be blamed
+    if rank == 1 and here != "group":  # before there is a group, an abort sends no alarm
+        (other,) = {0, 1, 2} - {victim, rank}
+        wait_for(folder, f"aborted {other}")  # a survivor that has aborted its group must not be blamed
 
 
 def stored_on_rank_0(folder, rank, world):

@@ -86,7 +86,7 @@ def test_a_plan_launches_on_the_device_of_the_call_with_operands_of_others(probl
     """No file of the core knows the family. The launcher prepares the kernel on the call's device alone."""
     module = Recording()
     monkeypatch.setattr(jit, "load", lambda spec, **_: module)
-    monkeypatch.setattr(support.moment, "refuse_capture", lambda *_: None)  # there is no driver to ask
+    monkeypatch.setattr(support.moment, "refuse_capture", lambda *_: None)  # no CUDA driver is installed
     plan, args = Plan.select(problem, CUDA, SM_90A), inputs.make_args(problem, seed=3)
     launch = support.launcher(plan.jit_spec, problem, plan.sku, True, False, ())
     with FakeTensorMode():

@@ -146,7 +146,7 @@ def test_a_nan_of_no_group_is_0():
 @emulator.needed
 @pytest.mark.parametrize(("group", "offset"), [(16, 0), (64, 32), (128, 96)])
 def test_a_slice_begins_inside_a_group(group, offset):
-    """k is no multiple of 64, and numbers of all products of a batch differ."""
+    """k is not divisible by 64, and the products of a batch have different numbers."""
     batch, n, k = 2, 12, 296
     groups = -(-(k + offset) // group)
     weight = {"zero": "int", "group": group, "group_offset": offset}

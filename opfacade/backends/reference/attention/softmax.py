@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from opfacade.backends.reference.attention.variation import PLAIN, Variation
 from opfacade.plans._attention.variant_eval import Place, Values
@@ -106,7 +107,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b in their type, or in f64 where the process permits torch to round factors of f32 to fewer bits (TF32)."""
     import torch
 
-    backend: Any = torch.backends.mkldnn if a.device.type == "cpu" else torch.backends.cuda
+    backend: ModuleType = torch.backends.mkldnn if a.device.type == "cpu" else torch.backends.cuda
     if a.dtype != torch.float32 or backend.matmul.fp32_precision in ("none", "ieee"):
         return torch.matmul(a, b)
     return torch.matmul(a.double(), b.double()).to(a.dtype)
